@@ -546,7 +546,7 @@ PROTECTION: list[list[set[str]]] = [
     *([set(names)] for names in (("iid", "dirichlet", "shards"), ("float32", "tf32", "bfloat16"))),
     [{"step-then-mix", "mix-then-step"}], [{"cross-gradient", "momentum", "view"}],
     [{"auto", "book-keeping", "grouped", "vmap", "loop"}],
-    [{"classification", "class-weights", "auc", "regression"}],
+    [{"classification", "class-weights", "auc", "regression"}], [{"turned", "whisper"}],
     [{"constant", "step", "linear", "cosine", "inverse-sqrt"}],
     [{"data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"}],
     [{"ring", "full", "bipartite", "grid", "star", "server", "erdos-renyi", "directed-ring"}
@@ -620,6 +620,7 @@ def test_a_suggestion_never_leads_to_less_protection_than_another_near_word():
         *((word, "dp-fedavg") for word in ("fedavg", "FedAvg", "federated_averaging")),
         *((word, "cdp-dsgd") for word in ("fedsgd", "central-dp")),
         *((word, "ldp-dsgd") for word in ("local-dp", "ldp")),
+        *((word, "whisper") for word in ("CorN-DSGD", "corn_sgd", "Whisper D-SGD")),
         *(("gda", "dp-sgda"), ("dm-hgsd", "dpmixsgd"), ("choco", "choco-sgd"), ("dpld", "dpdl")),
     ],
 )

@@ -22,6 +22,8 @@ arXiv 2501.14644, section VI-A, with agents i = 1, ..., A, of which the second h
 
     i <= A/2:  15 (w_1 + i)^2 + w_2^2          i > A/2:  15 (w_1 - i)^2 + w_2^2, about (i, 0)
 
+A turn the other way mirrors w_2 in all of them.
+
 Where we differ from the paper: the network has an intercept, of which the loss has b^2 and s^2. The
 curvatures, dimensions and turns of the form "turned" are ours. Nobody's data are in either: they
 are for evaluations.
@@ -76,6 +78,8 @@ def quadratic(
     ((2000, 2), 1, [-0.24, 0.156, 0.0])
     """
     _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
+    if form not in ("turned", "whisper"):
+        raise InputError(f"form={form!r:.40} must be 'turned' or 'whisper'")
     if not math.isfinite(rotation):
         raise InputError(f"rotation={rotation} must be a finite number of degrees")
     draw = np.random.default_rng(seed)
