@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import Format, TableOrJson
+from .terminal.options import (
+    Address,
+    Backend,
+    BackendName,
+    Devices,
+    Format,
+    Jobs,
+    Retry,
+    TableOrJson,
+    shared_devices,
+)
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -26,8 +37,22 @@ def reproduce(
     ] = None,
     scale: Annotated[
         str,
-        typer.Option(metavar="smoke|small|paper", help="How much of the paper's setting is run."),
+        typer.Option(
+            metavar="smoke|small|medium|paper", help="How much of the paper's setting is run."
+        ),
     ] = "small",
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Run these cells alone, such as algorithm=muffliato,graph=ring|full; may be "
+            "repeated.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Run the first N seeds alone."),
+    ] = None,
     list_: Annotated[
         bool,
         typer.Option(
@@ -37,43 +62,46 @@ def reproduce(
     figures: Annotated[
         Path | None, typer.Option(metavar="FILE", help="CSV file with the paper's figures.")
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Number of processes at once; by default one for each core."
-        ),
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    jobs: Jobs = None,
+    backend: Backend = BackendName.LOKY,
+    address: Address = None,
+    devices: Devices = None,
+    retry: Retry = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:
     """Run a table or figure of a paper again, and judge it.
 
     Our figures stand beside the paper's, with a verdict and its reason. Nothing is downloaded. The
-    runs are a sweep in DIR, which `overhear table` and `overhear plot` read.
+    runs are a sweep in DIR, which `overhear table` and `overhear plot` read, and which cells and
+    seeds of later calls fill up.
     """
     from ..privacy.errors import InputError
     from ..reports.reproduced.registry import entry_named
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
+    shared = shared_devices(devices)
+    entry = None if name is None else entry_named(name)
     # What there is, without running any of it.
     if list_:
-        if out or figures or retry or jobs:
-            raise InputError("--list runs nothing, so it takes no other option than --scale")
-        _list(None if name is None else entry_named(name), at, format=format)
+        cluster = backend is not BackendName.LOKY or address or shared
+        if out or figures or retry or jobs or cluster:
+            raise InputError(
+                "--list runs nothing, so it takes no other option than --scale, --cell and --seeds"
+            )
+        _list(entry, at, cell or (), seeds, format=format)
         return
-    if name is None:
+    if entry is None:
         raise InputError("give a NAME, or --list, which names every table and figure")
     # A folder for the runs, and their price where they take long.
-    entry = entry_named(name)
     if out is None:
         raise InputError(f"give a folder for {name}, such as --out {name}-{at}")
-    if at == "paper" and (price := stored_price(entry, at)) is not None:
-        say(
-            make_console(stderr=True), f"{price.runs} runs, about {price.words()} by a timed round."
-        )
+    whole = not cell and seeds is None
+    if at == "paper" and whole and (price := stored_price(entry, at)) is not None:
+        say(make_console(stderr=True), f"{price.runs} runs, about {price.words()}.")
     from ..reports.reproduced.reproduce import as_data, as_markdown
     from ..reports.reproduced.reproduce import reproduce as run
+    from ..runs.sweep.engine import Engine
     from .terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
@@ -81,8 +109,10 @@ def reproduce(
             entry,
             at,
             out,
+            cells=cell or (),
+            seeds=seeds,
             figures=figures,
-            jobs=jobs,
+            engine=Engine(jobs=jobs, backend=backend.value, address=address, devices=shared),
             retry=retry,
             progress=progress,
             stop=stop_of_command(),
@@ -93,13 +123,23 @@ def reproduce(
     write(as_markdown(outcome), end="")
 
 
-def _list(entry: Entry | None, scale: ScaleName, *, format: TableOrJson) -> None:
+def _list(
+    entry: Entry | None,
+    scale: ScaleName,
+    cells: Sequence[str],
+    seeds: int | None,
+    *,
+    format: TableOrJson,
+) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
+    from ..privacy.errors import InputError
     from ..reports.reproduced.registry import ENTRIES
-    from ..reports.reproduced.work_estimates import check_runnable, price_of
+    from ..reports.reproduced.work_estimates import check_runnable, part_of, price_of
     from .terminal.progress import sweep_progress
 
     if entry is None:
+        if cells or seeds:
+            raise InputError("give the NAME of the table that has these cells or seeds")
         rows = [_row(one) for one in ENTRIES.values()]
         if format is TableOrJson.JSON:
             print_json(rows)
@@ -108,21 +148,22 @@ def _list(entry: Entry | None, scale: ScaleName, *, format: TableOrJson) -> None
         for line in (heads, ["---"] * len(heads), *(list(row.values()) for row in rows)):
             write(f"| {' | '.join(line)} |")
         write(
-            "\nRuns and hours of one core or of a GPU, by rounds that were timed once; `--list "
-            "NAME --scale SCALE` times them here and now."
+            "\nRuns, and time of one core or of a GPU, by runs of which the parts were timed once; "
+            "`--list NAME --scale SCALE` times them here and now."
         )
         return
     check_runnable(entry)
+    only = part_of(entry, scale, cells, seeds)
     if entry.closed is not None:
         write(f"{entry.name} is a closed form, and takes seconds.")
         return
     with sweep_progress(make_console(stderr=True)) as progress:
-        price = price_of(entry, scale, timed=progress)
+        price = price_of(entry, scale, only=only, timed=progress)
     if format is TableOrJson.JSON:
         print_json({"name": entry.name, "scale": scale, "runs": price.runs, "hours": price.hours,
                     "device": price.device})  # fmt: skip
         return
-    write(f"{entry.name} at scale {scale}: {price.runs} runs, at most {price.words()} and files.")
+    write(f"{entry.name} at scale {scale}: {price.runs} runs, about {price.words()} and files.")
 
 
 def _row(entry: Entry) -> dict[str, str]:

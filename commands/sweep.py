@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .terminal.options import Format, TableOrJson
+from .terminal.options import (
+    Address,
+    Backend,
+    BackendName,
+    Devices,
+    Format,
+    Jobs,
+    Retry,
+    TableOrJson,
+    shared_devices,
+)
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
-
-
-class BackendName(enum.StrEnum):
-    """What runs the processes."""
-
-    LOKY = "loky"
-    DASK = "dask"
-    RAY = "ray"
 
 
 def sweep(
@@ -27,24 +28,11 @@ def sweep(
         Path,
         typer.Option(metavar="DIR", help="Folder of the sweep, which goes on where it stopped."),
     ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=1, help="Number of processes at once; by default one for each core."
-        ),
-    ] = None,
-    backend: Annotated[
-        BackendName, typer.Option(help="Whether it runs on this machine or on a cluster.")
-    ] = BackendName.LOKY,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Address of a dask scheduler or a ray cluster."),
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."),
-    ] = None,
-    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    jobs: Jobs = None,
+    backend: Backend = BackendName.LOKY,
+    address: Address = None,
+    devices: Devices = None,
+    retry: Retry = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:
     """Train every combination of a grid, each with several seeds.
@@ -54,15 +42,10 @@ def sweep(
     """
     from ..privacy.errors import InputError
     from ..runs.errors import ContradictedProof
-    from ..runs.run_file.tables import check_rounds_device
     from ..runs.sweep.sweep_file import read_sweep_file
 
     # Devices and sweep file are refused before torch is there.
-    shared = [] if devices is None else [name.strip() for name in devices.split(",")]
-    for name in shared:
-        if not name:
-            raise InputError(f"--devices {devices!r} names an empty device; such as cuda:0,cuda:1")
-        check_rounds_device(name)
+    shared = shared_devices(devices)
     found, base = read_sweep_file(file)
     from .terminal.progress import sweep_progress
 

@@ -32,7 +32,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
 from ...training.models.losses import ForwardCalls, stated
 from ...training.models.tasks import Task
-from ...training.step.values import ClipNorm, Parts
+from ...training.step.values import ClipNorm, Parts, Quantile
 
 _ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
 
@@ -170,6 +170,10 @@ class Oracle:
                     for row, by in enumerate(call.scales.tolist())
                 ]
             )
+        if isinstance(call.clip_norm, Quantile):
+            share = call.clip_norm.share
+            every = range(len(call.owners))
+            return torch.cat([self._at_quantile(call, row, batches, share) for row in every])
         if call.per is Per.USER:
             return self._by_user(call, batches, users)
         sums = self.sums(
@@ -181,6 +185,16 @@ class Oracle:
             coefs=call.coefs,
         )
         return sums if call.mean_of is None else _clipped(sums / call.mean_of, call.clip_norm)
+
+    def _at_quantile(
+        self, call: GradientCall, row: int, batches: Sequence[tuple[Tensor, Tensor]], share: float
+    ) -> Tensor:
+        """(1, D) one row, clipped to the norm at a quantile of its batch."""
+        one = _of_row(call, row, 1.0)
+        (owner,), (holder,) = _numbers(one.owners), _numbers(one.holders)
+        norms = self.norms(call.models[:, owner], *batches[holder], coefs=call.coefs)
+        bound = float(norms.quantile(share)) if len(norms) else 0.0
+        return self.contributions(one._replace(clip_norm=bound or None), batches)
 
     def _by_user(
         self,

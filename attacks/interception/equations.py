@@ -24,7 +24,7 @@ from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
 from ...training.engine.recording import GradientCall, LocalCall, WholeCall
 from ...training.own.names import algorithm_named
-from ...training.step.values import SERVER, Parts
+from ...training.step.values import SERVER, Parts, Quantile
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
@@ -476,7 +476,7 @@ def _is_plain(call: object) -> TypeGuard[GradientCall]:
     return (
         isinstance(call, GradientCall)
         and call.scales is None
-        and not isinstance(call.clip_norm, Parts)
+        and not isinstance(call.clip_norm, Parts | Quantile)
     )
 
 

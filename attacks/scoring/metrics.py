@@ -307,6 +307,27 @@ def blind_guess(public_images: Tensor) -> Tensor:
     return public_images.mean(dim=0)
 
 
+def unattacked(truth: Tensor, *, generator: torch.Generator) -> dict[str, Tensor]:
+    """Guesses that take no message, beside `blind_guess`: below them an attack shows nothing.
+
+    Args:
+        truth: (N, *shape) true images in [0, 1].
+        generator: of the noise.
+
+    Returns:
+        By name (N, *shape) guesses in [0, 1]: a black picture, the record that comes next, where
+        there are several, and standard normal noise that is cut to [-1, 1].
+
+    >>> import torch
+    >>> found = unattacked(torch.rand(2, 1, 4, 4), generator=torch.Generator())
+    >>> list(found), [guess.shape == (2, 1, 4, 4) for guess in found.values()]
+    (['black picture', 'another record', 'noise'], [True, True, True])
+    """
+    noise = torch.randn(truth.shape, generator=generator, dtype=truth.dtype).clamp(-1, 1)
+    other = {"another record": truth.roll(1, 0)} if len(truth) > 1 else {}
+    return {"black picture": torch.zeros_like(truth), **other, "noise": (noise + 1) / 2}
+
+
 def _is_image(shape: Sequence[int]) -> bool:
     return len(shape) == 3 and min(shape[1:]) >= 3
 

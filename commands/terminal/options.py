@@ -71,6 +71,61 @@ class TextFormat(enum.StrEnum):
 _FORMAT = typer.Option("--format", help="Format of what is printed; json is one object alone.")
 Format = Annotated[TableOrJson, _FORMAT]
 FormatOfTable = Annotated[TextFormat, _FORMAT]
+
+
+class BackendName(enum.StrEnum):
+    """What runs the processes of a sweep."""
+
+    LOKY = "loky"
+    DASK = "dask"
+    RAY = "ray"
+
+
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        metavar="N",
+        min=1,
+        help="Number of processes at once; by default one for each core.",
+    ),
+]
+Backend = Annotated[
+    BackendName,
+    typer.Option("--backend", help="Whether it runs on this machine or on a cluster."),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address", metavar="HOST:PORT", help="Address of a dask scheduler or a ray cluster."
+    ),
+]
+Devices = Annotated[
+    str | None,
+    typer.Option(
+        "--devices", metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."
+    ),
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Run again what failed.")]
+
+
+def shared_devices(text: str | None) -> list[str]:
+    """The names of --devices, refused before torch is there.
+
+    Raises:
+        ValueError: one of them is empty, or no device.
+    """
+    from ...privacy.errors import InputError
+    from ...runs.run_file.tables import check_rounds_device
+
+    names = [] if text is None else [name.strip() for name in text.split(",")]
+    for name in names:
+        if not name:
+            raise InputError(f"--devices {text!r} names an empty device; such as cuda:0,cuda:1")
+        check_rounds_device(name)
+    return names
+
+
 Device = Annotated[
     str | None,
     typer.Option(

@@ -28,6 +28,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..guarantee import Status
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 
@@ -89,7 +90,7 @@ def dpdl_theorem_1(
             sampling_rate=sampling_rate,
         )
     return PublishedClaim(
-        paper="Yuan, Xiao, Wang, Li 2026, DPDL, arXiv 2606.04399, Theorem 1",
+        paper=CITATIONS["dpdl"].short("Theorem 1"),
         statement="noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon",
         adversary="the releases of one agent's batches",
         epsilon=claimed,

@@ -28,6 +28,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..errors import InputError
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_run, epsilon_and_noise
 
 
@@ -110,7 +111,7 @@ def dpmixsgd_theorem_3(
         proven = composed_epsilon(counts, delta=delta)
         proven_by = "privacy loss distribution of the rounds and the start, add-or-remove-one"
     return PublishedClaim(
-        paper="Quan, Wang, Zhai, Fang, Liu 2025, DPMixSGD, arXiv 2508.07505, Theorem 3",
+        paper=CITATIONS["dpmixsgd"].short("Theorem 3"),
         statement="noise variance >= c G^2 T log(1/delta) / (n^2 epsilon^2)",
         adversary="everything that one agent releases of its batches",
         epsilon=claimed,

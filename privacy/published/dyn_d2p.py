@@ -33,6 +33,7 @@ from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import check_epsilon
 from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_one_given
 
 
@@ -146,7 +147,7 @@ def _claim(
 ) -> PublishedClaim:
     """A claim of the paper, beside the accountant's figure of the same rounds."""
     return PublishedClaim(
-        paper="Zhu, Huang, Wang, Ji, Xu, IJCAI 2025, Dyn-D2P, arXiv 2505.06651",
+        paper=CITATIONS["dyn_d2p"].short(),
         statement=formula,
         adversary="everything that one agent releases of its batches",
         epsilon=epsilon,

@@ -32,6 +32,7 @@ from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from .citations import CITATIONS
 from .claim import PublishedClaim, check_one_given
 
 
@@ -196,7 +197,7 @@ def _claim(
 ) -> PublishedClaim:
     """A claim of the paper, beside the exact figure of the same noise."""
     return PublishedClaim(
-        paper=f"Rodio, Chen, Larsson 2025, Whisper D-SGD, arXiv 2501.14644, {where}",
+        paper=CITATIONS["whisper"].short(where),
         statement=statement,
         adversary="an eavesdropper who knows no noise",
         epsilon=epsilon,

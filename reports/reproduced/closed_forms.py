@@ -32,9 +32,10 @@ _AGENTS, _EPSILON, _DELTA, _ROUNDS, _CLIP = 20, 10.0, 1e-5, 5000, 0.1
 _PROBABILITIES: Mapping[ScaleName, tuple[float, ...]] = {
     "smoke": (0.2, 1.0),
     "small": (0.2, 0.4, 0.6, 0.8, 1.0),
+    "medium": (0.2, 0.4, 0.6, 0.8, 1.0),
     "paper": (0.2, 0.4, 0.6, 0.8, 1.0),
 }
-_SEEDS: Mapping[ScaleName, int] = {"smoke": 2, "small": 10, "paper": 10}
+_SEEDS: Mapping[ScaleName, int] = {"smoke": 2, "small": 10, "medium": 10, "paper": 10}
 
 
 def energies_of(graph: Graph, *, bound: float) -> dict[str, float]:

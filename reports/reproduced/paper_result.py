@@ -1,4 +1,4 @@
-"""A table or figure of a paper as an entry: its sweep at three scales, its figures, its claims.
+"""A table or figure of a paper as an entry: its sweep at four scales, its figures, its claims.
 
 The entries of a paper stand in a TOML file, which `registry` reads.
 
@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from ...privacy.errors import InputError
 
-ScaleName = Literal["smoke", "small", "paper"]
+ScaleName = Literal["smoke", "small", "medium", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 LEAST_SEEDS = 10
 """Of a verdict on a claim; of fewer seeds nothing is said."""
@@ -68,12 +68,29 @@ class Figure:
         place: by swept key what a line shows; several lines may have it.
         low, high: the figure, twice, or the range, in the unit of the entry's value.
         source: where it was read.
+        spread: what the paper prints after +-; None where it prints none.
     """
 
     place: Place
     low: float
     high: float
     source: str
+    spread: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Printed:
+    """Where the figures of an entry stand.
+
+    Attributes:
+        file: in `figures/`, without its ending.
+        source: the table of the paper, and what of it is inferred.
+        of: settings of the lines that the figures are compared with, beside those that they name.
+    """
+
+    file: str
+    source: str
+    of: Place = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,11 +177,13 @@ class Entry:
         value: a name in `overhear.reports.sweep.table.VALUES`, or what a closed form gives.
         columns: swept keys whose values are compared apart.
         scales: its sweeps.
-        figures: the paper's own, as far as they were read.
+        printed: the paper's own figures; None where it prints no number.
         claims: what counts as reproduced, beside the figures.
         within: largest distance from the paper's figure that counts as reproduced, in the unit of
             the value; twice our standard error is added.
-        reading: what the texts at hand do not say of its form, and how it is taken here.
+        reading: what the paper's text does not say of its form, and how it is taken here.
+        facts: what holds of the printed figures themselves, in sentences.
+        convention: scale of an attack's scores, as of `conventions_for`; empty of pixels in [0, 1].
         lacks: an ingredient that is missing, for which it cannot be run; empty where none is.
         closed: gives its lines without a run, by scale.
         more: of a closed form, whether more is better.
@@ -176,10 +195,12 @@ class Entry:
     value: str = "accuracy"
     columns: Sequence[str] = ()
     scales: Mapping[ScaleName, Scale] = field(default_factory=dict)
-    figures: tuple[Figure, ...] = ()
+    printed: Printed | None = None
     claims: tuple[Claim, ...] = ()
     within: float = 2.0
     reading: str = ""
+    facts: Sequence[str] = ()
+    convention: str = ""
     lacks: str = ""
     closed: Callable[[ScaleName], list[Computed]] | None = None
     more: bool = True

@@ -1,8 +1,10 @@
 """Every table and figure that can be reproduced, by its name, as the files of the papers say it.
 
+cites                its paper in `privacy.published.citations`
 [shared]             values that entries name
 [shared.smoke]       tables that are named by the key `like`, one or several, and completed
 [entry.NAME]         fields of an `Entry`; "$name" is a shared value, spliced inside a list
+[entry.NAME.printed] fields of its `Printed`: the paper's own figures
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from importlib import resources
 from typing import Any
 
 from ...privacy.errors import InputError
+from ...privacy.published.citations import CITATIONS
 from .closed_forms import noise_energies
-from .paper_result import SCALES, Close, Entry, Figure, Order, Paper, Scale, Trend
+from .paper_result import SCALES, Close, Entry, Order, Paper, Printed, Scale, Trend
 
 _PAPERS = ("dpdl", "dpmixsgd", "dyn_d2p", "whisper")
 _CLAIMS = {"order": Order, "trend": Trend, "close": Close}
@@ -29,7 +32,8 @@ def _entries(paper: str) -> Iterator[Entry]:
         resources.files("overhear.reports.reproduced").joinpath(f"{paper}.toml").read_text("utf-8")
     )
     held = tomllib.loads(text)
-    of = Paper(name=held["name"], source=held["source"])
+    cited = CITATIONS[held["cites"]]
+    of = Paper(name=cited.name, source=f"{cited.full}{held.get('also', '')}")
     for name, table in held["entry"].items():
         fields = _filled(table, held["shared"])
         scales = fields.pop("scales", {})
@@ -37,7 +41,7 @@ def _entries(paper: str) -> Iterator[Entry]:
             name=name,
             paper=of,
             scales={at: Scale(**scales[at]) for at in SCALES if at in scales},
-            figures=tuple(Figure(**one) for one in fields.pop("figures", ())),
+            printed=Printed(**table) if (table := fields.pop("printed", {})) else None,
             claims=tuple(_CLAIMS[one.pop("kind")](**one) for one in fields.pop("claims", ())),
             closed=_CLOSED.get(fields.pop("closed", "")),
             **fields,

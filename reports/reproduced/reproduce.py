@@ -19,72 +19,29 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, plain
-from ...runs.audit.evidence import read_attack
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
 from ...runs.stop import Stop
 from ...runs.sweep.engine import Engine
-from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep import run_sweep
-from ...runs.sweep.sweep_file import SWEEP, SweepFile
+from ...runs.sweep.sweep_file import SWEEP
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
-from .figures_file import read_figures
-from .paper_result import Computed, Entry, Figure, Scale, ScaleName
-from .verdicts import ClaimLine, Seeds, Verdict, check_data, claim_lines, figure_of, figure_verdict
-from .work_estimates import check_runnable, sweep_of
-
-# Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
-
-ATTACK = "attack"
-"""The key of a line that says what was attacked, beside the swept keys."""
-_ROWS = ("no defence", "defended")
-_SCORES = ("mse", "psnr", "ssim")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AttackedLine:
-    """What was attacked in one way.
-
-    Attributes:
-        name: "no defence" or "defended", and the scenario.
-        scores: mse, psnr and ssim by seed, each the mean over images and attacked rounds.
-    """
-
-    name: str
-    scores: Mapping[str, Mapping[int, float]]
-
-
-def attacked_lines(out: Path, results: Sequence[PointResult]) -> list[AttackedLine]:
-    """The lines of the runs of one setting.
-
-    Args:
-        results: of its runs, which differ in their seed alone.
-    """
-    found: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for result in results:
-        kept = read_attack(out / POINTS / result.name) if result.attacked else None
-        for scenario in () if kept is None else kept.scenarios:
-            if scenario.attack:  # one that somebody added to a run would be in no other's mean
-                continue
-            for row in scenario.rows:
-                if row.name not in _ROWS:
-                    continue
-                scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
-                for score in _SCORES:
-                    values = scores.setdefault(score, {}).setdefault(result.seed, [])
-                    values.append(getattr(row.mean, score))
-    return [
-        AttackedLine(
-            name=name,
-            scores={
-                score: {seed: sum(values) / len(values) for seed, values in by_seed.items()}
-                for score, by_seed in scores.items()
-            },
-        )
-        for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(_ROWS[1]))
-    ]
-
+from .attacked import attacked_lines, unattacked_scores
+from .cells import ATTACK, Cells, cells_of
+from .figures_file import METRIC, printed_figures, read_figures
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
+from .verdicts import (
+    ClaimLine,
+    Seeds,
+    Verdict,
+    check_data,
+    claim_lines,
+    figure_of,
+    figure_verdict,
+    firsts_of,
+)
+from .work_estimates import check_runnable, part_of, sweep_of
 
 # What a reproduction came to: its lines beside the paper's figures, and its claims.
 
@@ -103,6 +60,7 @@ class Line:
         tuned: what was chosen for it.
         failed: how many runs failed.
         beside: other scores of an attack, by name.
+        printed: the paper's figures of these.
     """
 
     place: Mapping[str, str]
@@ -114,6 +72,7 @@ class Line:
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
     beside: Mapping[str, Mean] = field(default_factory=dict)
+    printed: Mapping[str, Figure] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,6 +85,10 @@ class Outcome:
         lines: in the order of the sweep.
         claims: each at every place.
         failures: runs that failed, in sentences.
+        cells: how many cells have a run, of how many; None of a closed form.
+        seeds: the least and the most seeds of these cells, and those of the whole table.
+        unattacked: scores of the attacked records that take no attack, by guess and score.
+        left_out: figures of a file that are of no line at this scale, in a sentence.
     """
 
     entry: Entry
@@ -133,6 +96,20 @@ class Outcome:
     lines: list[Line]
     claims: list[ClaimLine]
     failures: list[str] = field(default_factory=list)
+    cells: tuple[int, int] | None = None
+    seeds: tuple[int, int, int] = (0, 0, 0)
+    unattacked: Mapping[str, Mapping[str, Mean]] = field(default_factory=dict)
+    left_out: str = ""
+
+    @property
+    def stands(self) -> str:
+        """How much of the table stands, in words."""
+        if self.cells is None:
+            return ""
+        least, most, every = self.seeds
+        seeds = f"{least}" if least == most else f"{least} to {most}"
+        of = "" if (least, most) == (every, every) else f" of {every}"
+        return f"{self.cells[0]} of {self.cells[1]} cells, {seeds}{of} seeds"
 
 
 def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Figure]) -> Outcome:
@@ -155,19 +132,26 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         )
     table = sweep_table(out, value=entry.value, columns=columns)
     # A line for each cell, or for each attack on it, with its figures seed by seed.
-    lines, seeds = list[Line](), list[Seeds]()
+    lines, seeds, counts = list[Line](), list[Seeds](), list[int]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
         of = [result for result in results if result.settings == place]
+        counts += [done] if (done := sum(result.state == "done" for result in of)) else []
         if scale.attack:
-            for line in attacked_lines(out, of):
+            for line in attacked_lines(out, of, convention=entry.convention):
                 at = {**place, ATTACK: line.name}
                 scores = {name: mean_of(list(by.values())) for name, by in line.scores.items()}
                 own = line.scores[entry.value]
                 seeds.append(Seeds(place=at, compared=own, of_mean=own))
                 attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
                 found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
-                lines.append(replace(found, beside=scores))
+                of_scores = [one for one in figures if METRIC in one.place]
+                printed = {
+                    score: one
+                    for score in scores
+                    if (one := figure_of(of_scores, {**at, METRIC: score})) is not None
+                }
+                lines.append(replace(found, beside=scores, printed=printed))
             continue
         own, agents = figures_of(out, of, entry.value)
         seeds.append(Seeds(place=place, compared=agents or own, of_mean=own))
@@ -176,13 +160,16 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         entry=entry,
         scale=name,
         lines=lines,
-        claims=claim_lines(entry, seeds, more=VALUES[entry.value].more is not False),
+        claims=claim_lines(entry, seeds, more=_is_more(entry)),
         failures=[
             ", ".join(f"{k}={v}" for k, v in result.settings.items())
             + f", seed {result.seed}: {result.error}"
             for result in results
             if result.state == "failed"
         ],
+        cells=(len(counts), math.prod(map(len, scale.grid.values()))),
+        seeds=(min(counts), max(counts), scale.seeds),
+        unattacked=unattacked_scores(out, results, convention=entry.convention),
     )
 
 
@@ -216,7 +203,7 @@ def outcome_of_closed_form(
         ours, paper = mean_of(list(one.values.values())), figure_of(figures, one.place)
         verdict = figure_verdict(paper, ours, within=entry.within, scale=None)
         lines.append(Line(place=one.place, of_mean=ours, agents=None, paper=paper, verdict=verdict))
-    claims = claim_lines(entry, seeds, more=entry.more)
+    claims = claim_lines(entry, seeds, more=_is_more(entry))
     return Outcome(entry=entry, scale=name, lines=lines, claims=claims)
 
 
@@ -227,13 +214,25 @@ def as_markdown(outcome: Outcome) -> str:
     """The lines beside the paper's, the claims, and what was done, as Markdown."""
     entry, parts = outcome.entry, list[str]()
     parts.append(f"## {entry.paper.name}, {entry.title}\n")
-    parts.append(f"`{entry.name}` at scale {outcome.scale}. {entry.paper.source}.\n")
+    stands = f": {outcome.stands}" if outcome.stands else ""
+    parts.append(f"`{entry.name}` at scale {outcome.scale}{stands}. {entry.paper.source}.\n")
     if entry.reading:
         parts.append(f"{entry.reading}\n")
     if differs := () if entry.closed else entry.scales[outcome.scale].differs:
         parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
+    parts += ["".join(f"- {one}\n" for one in found)] if (found := _facts(outcome)) else []
+    if outcome.unattacked:
+        rows = [
+            {"no attack": name} | {_score_head(score): _mean(of) for score, of in scores.items()}
+            for name, scores in outcome.unattacked.items()
+        ]
+        parts.append(_table(rows))
+        parts.append(
+            "Of the same records, without any message: scores no better than these say nothing of "
+            "what leaks.\n"
+        )
     if outcome.claims:
         parts.append(_table([_claim(claim, outcome) for claim in outcome.claims]))
         parts.append(_claims_caption(outcome))
@@ -243,10 +242,34 @@ def as_markdown(outcome: Outcome) -> str:
     return "\n".join(parts)
 
 
+def _facts(outcome: Outcome) -> list[str]:
+    """What holds of the printed figures, and who is first in the paper and here, in sentences."""
+    keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
+    lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
+    found = firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else None
+    if found is None or not found.cells:
+        return list(outcome.entry.facts)
+    paper, ours = (
+        ", ".join(f"{name} {count}" for name, count in of.items())
+        for of in (found.paper, found.ours)
+    )
+    least = min(line.of_mean.count for line in outcome.lines)
+    return [
+        *outcome.entry.facts,
+        f"First by means in each cell that has figures of both: in the paper {paper}; here {ours}; "
+        f"the same in {found.same} of {found.cells}."
+        + (f" With n = {least} this tells no order." if least < LEAST_SEEDS else ""),
+    ]
+
+
+def _is_more(entry: Entry) -> bool:
+    """Whether more is better of what an entry is about."""
+    return VALUES[entry.value].more is not False if entry.value in VALUES else entry.more
+
+
 def _lines(outcome: Outcome) -> list[dict[str, str]]:
     found, value = [], outcome.entry.value
-    head = VALUES[value].head if value in VALUES else value
-    head = head.replace(" of the defended attack", "")
+    head = _score_head(value) if value in VALUES else value
     for line in outcome.lines:
         row = dict(line.place)
         if line.agents is None:
@@ -254,9 +277,12 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         else:
             row[f"{head}: agents"] = _mean(line.agents)
             row["mean model"] = _mean(line.of_mean)
-        row |= {
-            VALUES[name].head.partition(" of ")[0]: _mean(of) for name, of in line.beside.items()
-        }
+        for name, of in line.beside.items():
+            row[_score_head(name)] = _mean(of)
+            if any(name in one.printed for one in outcome.lines):
+                row[f"{_score_head(name)}: paper"] = (
+                    _figure(line.printed[name]) if name in line.printed else "–"
+                )
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
             for name, (epsilon, _, status) in line.epsilons.items()
@@ -267,6 +293,10 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         row["verdict"] = f"{line.verdict.word}: {line.verdict.because}"
         found.append(row)
     return found
+
+
+def _score_head(name: str) -> str:
+    return VALUES[name].head.replace(" of the defended attack", "")
 
 
 def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
@@ -307,7 +337,10 @@ def _caption(outcome: Outcome) -> str:
     elif entry.closed is None:
         words.append("Nothing was tuned.")
     sources = dict.fromkeys(line.paper.source for line in outcome.lines if line.paper is not None)
+    words += [outcome.left_out] if outcome.left_out else []
     words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]
+    if any(line.paper is not None and line.paper.spread is not None for line in outcome.lines):
+        words.append("The paper does not tell whether its ± is a deviation or an error.")
     return " ".join(words) + "\n"
 
 
@@ -356,7 +389,7 @@ def _short(value: float) -> str:
 
 def _figure(figure: Figure) -> str:
     if figure.low == figure.high:
-        return f"{figure.low:g}"
+        return f"{figure.low:g}" + ("" if figure.spread is None else f" ± {figure.spread:g}")
     return f"{figure.low:g} to {figure.high:g}"
 
 
@@ -368,8 +401,12 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "paper": outcome.entry.paper.source,
         "scale": outcome.scale,
         "value": outcome.entry.value,
+        "facts": _facts(outcome),
         "differs": [] if scale is None else list(scale.differs),
+        "cells": outcome.cells,
+        "seeds": outcome.seeds,
         "lines": [_line_data(line) for line in outcome.lines],
+        "unattacked": without_nan(dataclasses.asdict(outcome)["unattacked"]),
         "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
         "failures": outcome.failures,
     }
@@ -392,18 +429,21 @@ def reproduce(
     name: ScaleName,
     out: Path,
     *,
+    cells: Sequence[str] = (),
+    seeds: int | None = None,
     figures: Path | None = None,
-    jobs: int | None = None,
+    engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
-    """Run what has not ended yet, and compare.
+    """Run what has not ended yet, and compare all that stands in the folder.
 
     Args:
-        out: the folder; goes on where it stopped.
+        out: the folder; goes on where it stopped, and takes further cells and seeds.
+        cells, seeds: what is run of the table, as of `Cells.chosen`; by default all of it.
         figures: CSV file with the paper's figures; these come before the entry's own.
-        jobs: processes at once.
+        engine: where runs are computed; by default on all cores of this machine.
         retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
         stop: asked to stop, it ends; what is done is kept.
@@ -411,36 +451,37 @@ def reproduce(
     Raises:
         FileExistsError: the folder holds something else.
         FileNotFoundError: data are not at hand.
-        ValueError: the entry lacks an ingredient, or a file of figures does not fit.
+        ValueError: the entry lacks an ingredient, or does not have a cell or seeds, or a file of
+            figures does not fit.
         Interrupted: it was asked to stop.
     """
     check_runnable(entry)
+    only = part_of(entry, name, cells, seeds)
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        given = _given(figures, [one.place for one in computed])
-        outcome = outcome_of_closed_form(entry, name, computed, figures=(*given, *entry.figures))
+        held, left_out = _figures(figures, cells_of(entry, name, computed), entry)
+        outcome = outcome_of_closed_form(entry, name, computed, figures=held)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        given = _given(figures, _places(sweep))
+        held, left_out = _figures(figures, cells_of(entry, name), entry)
         run_sweep(
-            sweep, base, out, engine=Engine(jobs=jobs), retry=retry, progress=progress, stop=stop
+            sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
         )
-        outcome = outcome_of(entry, name, out, figures=(*given, *entry.figures))
+        outcome = outcome_of(entry, name, out, figures=held)
+    outcome = replace(outcome, left_out=left_out)
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
     write_durably(out / _TEXT, as_markdown(outcome).encode(), mode=SHOWN)
     return outcome
 
 
-def _given(path: Path | None, places: Sequence[Mapping[str, str]]) -> tuple[Figure, ...]:
-    return () if path is None else read_figures(path, places)
-
-
-def _places(sweep: SweepFile) -> list[dict[str, str]]:
-    return [{key: choice.shown for key, choice in row.items()} for row in sweep.rows()]
+def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
+    """Those of a file of the user, before those that the paper prints."""
+    own, left_out = ((), "") if path is None else read_figures(path, cells, value=entry.value)
+    return [*own, *printed_figures(cells, entry)], left_out
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

@@ -1,17 +1,19 @@
 """Whether figures and claims of a paper are reproduced: what is compared with what, and the word.
 
 A paper's figure is reproduced if ours lies within the entry's distance of it and twice our standard
-error. A claim is held against differences seed by seed: of an order or a trend the 95 % interval
-must lie above 0. Figures are those of the mean over agents where there is one, as papers report
-them. Of fewer than `LEAST_SEEDS` seeds nothing is said.
+error; the level is told with the 95 % interval of ours. A claim is held against differences seed by
+seed: of an order or a trend the 95 % interval must lie above 0. Figures are those of the mean over
+agents where there is one, as papers report them. Of fewer than `LEAST_SEEDS` seeds no verdict is
+given.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -91,26 +93,100 @@ def figure_verdict(
     >>> from overhear.reports.sweep.statistics import mean_of
     >>> figure = Figure(place={}, low=87.0, high=88.0, source="Table 1")
     >>> figure_verdict(figure, mean_of([84.9] * 10), within=2.0, scale=None)
-    Verdict(word='not reproduced', because='2.1 below, and 2 is allowed')
+    Verdict(word='not reproduced', because='ours is 2.1 below (-2.1 to -2.1), and 2 is allowed')
     """
     if figure is None:
-        return Verdict(word="not comparable", because="the paper's figure is not at hand")
+        return Verdict(word="not comparable", because="the paper prints no number for it")
     if not ours.count or math.isnan(ours.value):
         return Verdict(word="not comparable", because="no run of it ended with a figure")
     if scale is not None and not scale.comparable:
         return Verdict(word="not comparable", because=_OTHER_SETTING)
+    off = level_of(figure, ours)
     if ours.count < LEAST_SEEDS:
-        return _few(ours.count)
+        few = _few(ours.count)
+        return Verdict(word=few.word, because=f"{few.because}; so far ours is {_told_level(off)}")
     allowed = within + (0.0 if math.isnan(ours.error) else 2.0 * ours.error)
-    below, above = figure.low - ours.value, ours.value - figure.high
-    off = max(below, above)
-    if off > allowed:
-        way = "below" if below > above else "above"
-        return Verdict(
-            word="not reproduced", because=f"{off:.3g} {way}, and {allowed:.3g} is allowed"
-        )
-    near = "inside" if off <= 0 else f"{off:.3g} away, and {allowed:.3g} is allowed"
-    return Verdict(word="reproduced", because=near)
+    told = f"ours is {_told_level(off)}, and {allowed:.3g} is allowed"
+    if abs(off.mean) > allowed:
+        return Verdict(word="not reproduced", because=told)
+    return Verdict(word="reproduced", because=told if off.mean else "inside")
+
+
+def _told_level(off: Difference) -> str:
+    """A distance from the paper's figure in words, with its interval where it has one."""
+    way = "below" if off.mean < 0 else "above"
+    known = f" ({off.low:+.3g} to {off.high:+.3g})" if math.isfinite(off.low) else ""
+    return f"{abs(off.mean):.3g} {way}{known}"
+
+
+def level_of(figure: Figure, ours: Mean) -> Difference:
+    """How far ours lies from a figure of the paper, with the 95 % interval of ours; 0 in a range.
+
+    The interval is of our seeds alone: whether the paper's +- is a deviation or an error is not
+    always said. None where no run ended with a figure.
+
+    >>> from overhear.reports.sweep.statistics import mean_of
+    >>> figure = Figure(place={}, low=94.4, high=94.4, source="Table I")
+    >>> found = level_of(figure, mean_of([89.0, 90.0, 88.0]))
+    >>> round(found.mean, 2), round(found.low, 2), round(found.high, 2), found.count
+    (-5.4, -7.88, -2.92, 3)
+    """
+    from scipy.stats import t
+
+    off = ours.value - min(max(ours.value, figure.low), figure.high)
+    half = math.inf if ours.count == 1 else float(t.ppf(0.975, ours.count - 1)) * ours.error
+    return Difference(mean=off, low=off - half, high=off + half, count=ours.count)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Firsts:
+    """Who is first, cell by cell, by means.
+
+    Attributes:
+        cells: in which at least two lines have a figure of the paper.
+        paper: by line, or lines that share a figure, in how many of them it is first in the paper.
+        ours: the same of ours.
+        same: in how many ours is one of the paper's first.
+    """
+
+    cells: int
+    paper: Mapping[str, int]
+    ours: Mapping[str, int]
+    same: int
+
+
+def firsts_of(
+    lines: Sequence[tuple[Mapping[str, str], float, Figure | None]], key: str, *, more: bool
+) -> Firsts:
+    """Who is first in the paper and here, of lines that have the paper's figures.
+
+    Args:
+        lines: settings, our figure, the paper's.
+        key: the swept key that tells them apart within a cell.
+        more: whether more is better.
+
+    >>> def line(name, ours, paper):
+    ...     printed = Figure(place={}, low=paper, high=paper, source="Table I")
+    ...     return {"algorithm.name": name}, ours, printed
+    >>> found = firsts_of([line("a", 1.0, 9.0), line("b", 2.0, 8.0)], "algorithm.name", more=True)
+    >>> found.cells, found.paper, found.ours, found.same
+    (1, {'a': 1}, {'b': 1}, 0)
+    """
+    cells: dict[tuple[tuple[str, str], ...], list[tuple[str, float, float]]] = {}
+    for place, ours, figure in lines:
+        if figure is not None and key in place and not math.isnan(ours):
+            rest = tuple(sorted((k, v) for k, v in place.items() if k != key))
+            cells.setdefault(rest, []).append((place[key], ours, figure.low))
+    held = [cell for cell in cells.values() if len({low for *_, low in cell}) > 1]
+    paper, best, same = Counter[str](), Counter[str](), 0
+    pick = max if more else min
+    for cell in held:
+        first = [name for name, _, low in cell if low == pick(low for *_, low in cell)]
+        name = pick(cell, key=lambda one: one[1])[0]
+        paper[" or ".join(first)] += 1
+        best[name] += 1
+        same += name in first
+    return Firsts(cells=len(held), paper=dict(paper), ours=dict(best), same=same)
 
 
 def _few(count: int) -> Verdict:
@@ -221,14 +297,24 @@ _PLACES = {
 }
 
 
-def placed(scale: Scale) -> dict[str, object]:
-    """The tables of the run file of a scale, with the roots of its data where they lie here."""
-    base: dict[str, object] = {name: dict(table) for name, table in scale.base.items()}
-    data = dict(scale.base["data"])
-    if isinstance(root := data.get("root"), str):
-        data["root"] = str(Path(os.environ.get(_ROOT, "")).expanduser() / root)
-    base["data"] = data
-    return base
+def placed(scale: Scale) -> Scale:
+    """A scale with the roots of its data, in the run file and in the grid, where they lie here."""
+    base: dict[str, Mapping[str, object]] = {
+        name: dict(table) for name, table in scale.base.items()
+    }
+    base["data"] = {k: _placed(v) if k == "root" else v for k, v in base.get("data", {}).items()}
+    grid = {key: [_in_place(value) for value in values] for key, values in scale.grid.items()}
+    return replace(scale, base=base, grid=grid)
+
+
+def _in_place(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {key: _placed(one) if key == "data.root" else one for key, one in value.items()}
+
+
+def _placed(root: object) -> str:
+    return str(Path(os.environ.get(_ROOT, "")).expanduser() / str(root))
 
 
 def check_data(name: str, scale: Scale) -> None:
@@ -264,16 +350,16 @@ def _told(wanted: Mapping[str, str]) -> str:
 
 def _wanted(scale: Scale) -> Iterator[tuple[str, str]]:
     """What every row reads: the place below the folder of data, and its words."""
-    own = scale.base["data"]
-    chosen = [str(own["name"])]
-    for values in scale.grid.get("data.name", ()):
-        chosen.append(str(values["data.name"]) if isinstance(values, Mapping) else str(values))
-    if "data.name" in scale.grid:
-        chosen = chosen[1:]
-    for data in chosen:
-        if data == "libsvm":
-            root = str(own["root"])
+    swept = [
+        value if isinstance(value, Mapping) else {"data.name": value}
+        for value in scale.grid.get("data.name", ())
+    ]
+    own = {f"data.{key}": value for key, value in scale.base.get("data", {}).items()}
+    for data in ({**own, **value} for value in swept or [{}]):
+        name = str(data["data.name"])
+        if name == "libsvm":
+            root = str(data["data.root"])
             yield root, f"{root} (LIBSVM text)"
             yield f"{root}.t", f"{root}.t (LIBSVM text)"
-        elif data in _PLACES:
-            yield _PLACES[data]
+        elif name in _PLACES:
+            yield _PLACES[name]

@@ -1,11 +1,13 @@
-"""What a reproduction takes, from one timed round of each of its settings.
+"""What a reproduction takes, from a timed run of each of its settings.
 
 A setting is a combination of data, network, graph, agents and algorithm; heterogeneity, epsilon and
-hyper-parameters change no price. Where a table has several numbers of agents, its largest one is
-timed and stands for the others, so a price is an upper one. Building and planning a run are timed
-once; evaluations, attacks and files come on top.
+hyper-parameters change no price. Where a table has several numbers of agents, the largest one that
+is asked for is timed and stands for the others.
 
-    hours = sum over settings: runs * (seconds to begin + rounds * seconds of a round) / 3600
+    seconds = starts of processes + sum over runs: building and planning
+              + rounds * a round + evaluations * an evaluation + its attack
+
+Building and planning take less where a process has planned the same row before. Files come on top.
 
 `prices.json` holds those of every entry, measured by `benchmarks/reproduction_prices.py`.
 """
@@ -13,23 +15,33 @@ once; evaluations, attacks and files come on top.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joblib import cpu_count
+
 from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
-from ...runs.sweep.sweep_file import SweepFile, checked, config_of, points_of, tried_of
+from ...runs.sweep.part import Part, points_meant
+from ...runs.sweep.sweep_file import SweepFile, checked, config_of
+from .cells import cells_of
 from .paper_result import SCALES, Entry, ScaleName
 from .verdicts import check_data, placed
 
 if TYPE_CHECKING:
     import torch
 
+    from ...runs.folder.run import Session
     from ...training.engine.engine import Engine
 
 
@@ -55,8 +67,8 @@ def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object
         ValueError: the entry lacks an ingredient, or has no runs.
     """
     check_runnable(entry)
-    scale = entry.scales[name]
-    base = placed(scale)
+    scale = placed(entry.scales[name])
+    base: dict[str, object] = dict(scale.base)
     values: dict[str, object] = {
         "base": base,
         "grid": dict(scale.grid),
@@ -66,6 +78,20 @@ def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object
     if scale.tune:
         values["tune"] = dict(scale.tune)
     return checked(values, where=entry.name), base
+
+
+def part_of(entry: Entry, name: ScaleName, cells: Sequence[str], seeds: int | None) -> Part:
+    """The runs that are asked for, as `run_sweep` takes them; [] of all.
+
+    Args:
+        cells, seeds: as of `Cells.chosen`.
+
+    Raises:
+        ValueError: the entry does not have them at this scale, or is a closed form.
+    """
+    if entry.closed is not None and (cells or seeds is not None):
+        raise InputError(f"{entry.name} is a closed form, which takes seconds; leave out its parts")
+    return [] if entry.closed is not None else cells_of(entry, name).chosen(cells, seeds)
 
 
 def check_runnable(entry: Entry) -> None:
@@ -79,15 +105,22 @@ Timed = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seconds:
-    """Of building and planning a run, and of a round of it.
+    """Of the parts of a run.
 
     Attributes:
-        begin, round: in seconds.
+        first: building and planning of the first run of a process.
+        row, again: of the first run of another row, and of another seed of a row.
+        round, evaluation: of one.
+        attack: of all searches on a run that is attacked.
         device: "CPU" or "GPU".
     """
 
-    begin: float
+    first: float
+    row: float
+    again: float
     round: float
+    evaluation: float = 0.0
+    attack: float = 0.0
     device: str
 
 
@@ -114,13 +147,17 @@ class RunEstimate:
         return f"{float(f'{self.hours:.2g}'):g} h {self.device}"
 
 
-def runs_of(entry: Entry, name: ScaleName) -> int:
-    """Runs of an entry at a scale, those of tuning too; 0 of a closed form or one that lacks."""
+def runs_of(entry: Entry, name: ScaleName, only: Part = ()) -> int:
+    """Runs of an entry at a scale, those of tuning too; 0 of a closed form or one that lacks.
+
+    Args:
+        only: as of `run_sweep`.
+    """
     if entry.closed is not None or entry.lacks:
         return 0
     sweep, _ = sweep_of(entry, name)
-    tuning = sum(len(one.points) for one in tried_of(sweep))
-    return len(list(sweep.rows())) * len(sweep.seed_list()) + tuning
+    tuning, reported = points_meant(sweep, only)
+    return len(tuning) + len(reported)
 
 
 @functools.cache
@@ -135,86 +172,122 @@ def _stored() -> Mapping[str, Mapping[str, Mapping[str, object]]]:
 def stored_price(entry: Entry, name: ScaleName) -> RunEstimate | None:
     """The price that was measured once; None where none was, or the sweep is another one since."""
     held = _stored().get(entry.name, {}).get(name)
-    runs = runs_of(entry, name)
-    if held is None or held["runs"] != runs:
+    if held is None or held["sweep"] != digest_of(entry, name):
         return None
-    return RunEstimate(runs=runs, hours=float(str(held["hours"])), device=str(held["device"]))
+    return RunEstimate(
+        runs=runs_of(entry, name), hours=float(str(held["hours"])), device=str(held["device"])
+    )
+
+
+def digest_of(entry: Entry, name: ScaleName) -> str:
+    """What tells the sweep of an entry at a scale from another one."""
+    scale = entry.scales[name]
+    told = repr((scale.base, scale.grid, scale.seeds, scale.tune, scale.attack))
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def price_of(
     entry: Entry,
     name: ScaleName,
     *,
+    only: Part = (),
+    jobs: int | None = None,
     timed: Timed | None = None,
-    seconds_of: Callable[[RunFile], Seconds] | None = None,
+    seconds_of: Callable[[Sequence[RunFile], bool], Seconds] | None = None,
 ) -> RunEstimate:
-    """Time a round of each setting of an entry.
+    """Time a run of each setting of an entry, in its parts.
 
     Args:
         entry: with data that are at hand.
+        only: the runs that are meant, as of `run_sweep`.
+        jobs: processes that will run them; by default one for each core.
         timed: called with (done, total, what) after each setting.
-        seconds_of: times a run file; by default `round_seconds`.
+        seconds_of: times a run file; by default `run_seconds`.
 
     Raises:
         FileNotFoundError: data are not at hand.
         ValueError: no setting of it can be run.
     """
     check_data(entry.name, entry.scales[name])
-    counts, configs = _settings(entry, name)
-    hours, device = 0.0, "CPU"
-    for number, (key, config) in enumerate(configs.items(), 1):
-        found = (seconds_of or round_seconds)(config)
+    settings = _settings(entry, name, only)
+    runs = sum(map(len, settings.values()))
+    jobs = min(jobs or cpu_count(), runs)
+    # Several processes are as many beside the one that asks for them, and each plans for itself.
+    seconds, device = (jobs + 1 if jobs > 1 else 1) * _start_seconds(), "CPU"
+    for number, (key, of) in enumerate(settings.items(), 1):
+        rows = {row: config for config, (row, _) in of}
+        largest = sorted(rows.values(), key=lambda config: -config.data.agents)
+        found = (seconds_of or run_seconds)(largest[:2], any(attacked for _, (_, attacked) in of))
         device = found.device
-        hours += counts[key] * (found.begin + config.training.rounds * found.round) / 3600
+        first, new = min(jobs, len(of)), min(jobs * len(rows), len(of))
+        seconds += first * found.first + (new - first) * found.row + (len(of) - new) * found.again
+        for config, (_, attacked) in of:
+            rounds, every = config.training.rounds, config.training.evaluate_every
+            seconds += rounds * found.round + (1 + -(-rounds // every)) * found.evaluation
+            seconds += found.attack if attacked else 0.0
         if timed is not None:
-            timed(number, len(configs), ", ".join(key))
-    return RunEstimate(runs=sum(counts.values()), hours=hours, device=device)
+            timed(number, len(settings), ", ".join(key))
+    return RunEstimate(runs=runs, hours=seconds / 3600, device=device)
 
 
-def _settings(
-    entry: Entry, name: ScaleName
-) -> tuple[dict[tuple[str, ...], int], dict[tuple[str, ...], RunFile]]:
-    """How many runs each setting has, and its run file with the most agents."""
-    counts: dict[tuple[str, ...], int] = {}
-    configs: dict[tuple[str, ...], RunFile] = {}
-    for config in _rows(entry, name):
-        key = (config.data.name, config.model.name, config.graph.name, config.algorithm.name)
-        counts[key] = counts.get(key, 0) + 1
-        if key not in configs or configs[key].data.agents < config.data.agents:
-            configs[key] = config
-    rows = sum(counts.values())
-    runs = runs_of(entry, name)
-    return {key: count * runs // rows for key, count in counts.items()}, configs
+_Run = tuple[RunFile, tuple[str, bool]]
+"""A run file, the row that it is of, and whether it is attacked."""
 
 
-def _rows(entry: Entry, name: ScaleName) -> Iterator[RunFile]:
+def _settings(entry: Entry, name: ScaleName, only: Part) -> dict[tuple[str, ...], list[_Run]]:
+    """The runs of each setting, those of tuning too; read once for all seeds of a row."""
     sweep, base = sweep_of(entry, name)
-    one = sweep.model_copy(update={"seeds": 1})
-    for point in points_of(one, {}):
-        yield config_of(base, point)
+    found: dict[tuple[str, ...], list[_Run]] = {}
+    held: dict[str, RunFile] = {}
+    for points in points_meant(sweep, only):
+        for point in points:
+            row = ", ".join(point.settings[key] for key in sweep.grid)
+            if row not in held:
+                held[row] = config_of(base, point)
+            config = held[row]
+            key = (config.data.name, config.model.name, config.graph.name, config.algorithm.name)
+            found.setdefault(key, []).append((config, (row, point.attack)))
+    return found
 
 
-def round_seconds(config: RunFile) -> Seconds:
-    """Build a run and time its second round.
+def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
+    """Time the parts of a run.
 
     A first round may read every record, as a variance-reduced gradient begins; what it takes more
     than the second counts once, with the building. One of two minutes stands for all.
     On a CPU these are seconds of processing, which other programs do not lengthen.
+
+    Args:
+        rows: the run that is timed, and one of another row, if there is one, that is only built.
+        attacked: whether its attack is timed, too.
     """
-    from ...runs.folder.run import engine_of, plan_session
+    from ...runs.folder.run import TestedNoise, engine_of, plan_session
     from ...training.engine.transcript import Transcript
 
-    began = time.process_time()
-    session = plan_session(config, Path())
-    engine = engine_of(session, layout=config.training.layout, transcript=Transcript([], agents=[]))
-    begin = time.process_time() - began
+    def build(config: RunFile) -> tuple[Session, Engine, float]:
+        began, layout = time.process_time(), config.training.layout
+        session = plan_session(config, Path())
+        noise = TestedNoise(session.built, session.plan, ranks=1)
+        transcript = Transcript([], agents=[])
+        engine = engine_of(session, layout=layout, transcript=transcript, noise=noise)
+        return session, engine, time.process_time() - began
+
+    training = rows[0].training.model_copy(update={"seed": rows[0].training.seed + 1})
+    session, engine, begin = build(rows[0])
+    again = build(rows[0].model_copy(update={"training": training}))[2]
+    row = build(rows[1])[2] if len(rows) > 1 else begin
     device = session.built.setting.device
-    first = a_round = _round(engine, device)
+    first = a_round = _seconds(engine.advance, device)
     if first < _LONG:
-        a_round = min(first, _round(engine, device))
+        a_round = min(first, _seconds(engine.advance, device))
+    evaluation = _seconds(lambda: session.built.measured(engine.models(), round=2), device)
     return Seconds(
-        begin=begin + first - a_round,
+        first=begin + first - a_round,
+        row=row + first - a_round,
+        again=again + first - a_round,
         round=a_round,
+        evaluation=evaluation,
+        attack=_attack_seconds(rows[0], device) if attacked else 0.0,
         device="GPU" if device.type == "cuda" else "CPU",
     )
 
@@ -222,16 +295,48 @@ def round_seconds(config: RunFile) -> Seconds:
 _LONG = 120.0  # seconds, after which another round would make pricing itself dear
 
 
-def _round(engine: Engine, device: torch.device) -> float:
-    """Seconds of a round: of processing on a CPU, by the clock on a GPU."""
+def _attack_seconds(config: RunFile, device: torch.device) -> float:
+    """Of an attack: of one group of records at the second round, as often as it has groups."""
+    from ...runs.attack.attack import attack_run
+    from ...runs.attack.points import points_of
+    from ...runs.folder.run import train_run
+
+    asked, at = config.attack, min(2, config.training.rounds)
+    training = {"rounds": at, "evaluate_every": at, "checkpoint_every": at}
+    attack = {"rounds": (at,), "images": min(asked.images, asked.batch)}
+    short = config.model_copy(
+        update={
+            "training": config.training.model_copy(update=training),
+            "intercept": config.intercept.model_copy(update={"rounds": (at,)}),
+            "attack": asked.model_copy(update=attack),
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        train_run(short, Path(folder) / "run")
+        seconds = _seconds(lambda: attack_run(Path(folder) / "run"), device)
+    groups = -(-asked.images // asked.batch)
+    return seconds * groups * len(points_of(config)) / len(points_of(short))
+
+
+@functools.cache
+def _start_seconds() -> float:
+    """Of processing, of a process that loads what a run needs."""
+    began = os.times()
+    subprocess.run([sys.executable, "-c", "import overhear.runs.sweep.engine"], check=True)
+    ended = os.times()
+    return sum(ended[2:4]) - sum(began[2:4])
+
+
+def _seconds(does: Callable[[], object], device: torch.device) -> float:
+    """Of processing on a CPU, by the clock on a GPU."""
     if device.type != "cuda":
         began = time.process_time()
-        engine.advance()
+        does()
         return time.process_time() - began
     import torch
 
     torch.cuda.synchronize(device)
     began = time.perf_counter()
-    engine.advance()
+    does()
     torch.cuda.synchronize(device)
     return time.perf_counter() - began

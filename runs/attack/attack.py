@@ -55,6 +55,7 @@ from .scenario import (
     save_pictures,
 )
 
+_LATE = 1.5  # times as long as was told, and it is told again
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 
 
@@ -79,7 +80,8 @@ def attack_run(
             Rounds, which need float64, run on the CPU where the device has none.
         convention: that scores will be shown by; of images alone.
         progress: called with (done, total, what).
-        expect: called with what the searches will take, once some steps of the first were timed.
+        expect: called with what the searches will take, once some steps of the first were timed,
+            and again where whole ones take far longer.
         stop: asked to stop, the attack ends at once; points that are done are kept.
 
     Returns:
@@ -223,16 +225,23 @@ class _Ticks:
     ) -> None:
         self._done, self._total, self._progress = 0, total, progress
         self._expect, self._first = expect, (0, 0.0)
+        self._begun, self._own, self._end = time.monotonic(), 0, 0.0
 
     def __call__(self, text: str) -> None:
         self._done += 1
+        self._own += 1
         self._first = 0, 0.0
+        # What follows the steps of a search, such as searches that check it, shows in whole ones.
+        now, left = time.monotonic(), self._total - self._done
+        whole = (now - self._begun) / self._own * left
+        if self._end and now + whole - self._begun > _LATE * (self._end - self._begun):
+            self._tell(now, whole, left, "")
         if self._progress is not None:
             self._progress(self._done, self._total, text)
 
     def within(self, step: int, steps: int, _words: str = "") -> None:
         """Time the steps of a search, until it is known what all of them will take."""
-        if self._expect is None:
+        if self._end:
             return
         now, (first, begun) = time.monotonic(), self._first
         if not first or step <= first:  # the first step holds what comes before the search
@@ -240,9 +249,13 @@ class _Ticks:
         elif now - begun > _SURE_S:
             left = self._total - self._done
             seconds = (now - begun) / (step - first) * steps * left
-            searches = "a search" if left == 1 else f"{left} searches"
-            self._expect(Cost(seconds, self._total, f"{searches}, less if some end early"))
-            self._expect = None
+            self._tell(now, seconds, left, ", less if some end early")
+
+    def _tell(self, now: float, seconds: float, left: int, more: str) -> None:
+        self._end = now + seconds
+        searches = "a search" if left == 1 else f"{left} searches"
+        if self._expect is not None:
+            self._expect(Cost(seconds, self._total, f"{searches}{more}"))
 
     def skip(self, count: int) -> None:
         """Count what an earlier process did."""

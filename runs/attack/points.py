@@ -110,6 +110,11 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"data {data.name!r} has numbers to predict, and attacks rebuild records that have a "
             "label; overhear audit measures what the run leaks of them"
         )
+    if config.model.task == "record-weights":
+        raise InputError(
+            '[model] task="record-weights" sends a weight for each record, which tells who is in a '
+            'batch without any attack, and attacks have no rule for it; use task="class-weights"'
+        )
     if built.by_user:
         raise InputError(
             "the step clips the sums of users, and attacks rebuild records from sums in which each "

@@ -15,6 +15,7 @@ from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
 from .engine import Engine, Task, digest_of
+from .part import Part, points_meant
 from .results import (
     LOCKS,
     POINTS,
@@ -53,7 +54,7 @@ class Swept:
         out: its folder.
         results: every run that ended, failed ones too.
         ran: how many of them ended by this call.
-        left: how many have not ended.
+        left: how many of those that were meant have not ended.
     """
 
     out: Path
@@ -88,6 +89,7 @@ def run_sweep(
     base: Mapping[str, object],
     out: Path,
     *,
+    only: Part = (),
     engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
@@ -98,6 +100,7 @@ def run_sweep(
     Args:
         base: the tables of its run file, as `read_sweep_file` returns them.
         out: its folder; may hold a part of the same sweep, or of one with fewer seeds or values.
+        only: the runs that are meant; the others are left for another call.
         engine: where runs are computed; by default on all cores of this machine.
         retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
@@ -113,19 +116,18 @@ def run_sweep(
     # The runs that are known before any tuning, and settings that no run can have.
     _check_base(sweep, base)
     tried = tried_of(sweep)
-    tuning = [point for one in tried for point in one.points]
-    first = tuning or points_of(sweep, {})
+    tuning, reported = points_meant(sweep, only)
+    first = tuning or reported
     refused = check_points(base, first)
     _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
     _check_folder(out)
-    rows = len(list(sweep.rows()))
     work = _Work(
         out=out,
         base=base,
         engine=engine or Engine(),
         retry=retry,
         progress=progress,
-        total=len(tuning) + rows * len(sweep.seed_list()),
+        total=len(tuning) + len(reported),
         stop=stop,
         refused=refused,
     )
@@ -134,14 +136,14 @@ def run_sweep(
     # One process at a time; what stands in the folder is of the same sweep.
     with _sole(out):
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
-        _check_same(out, base, [*tuning, *before])
+        _check_same(out, base, [*(point for one in tried for point in one.points), *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
         write_index(out, read_results(out))
         stop.note("the same command goes on with the runs that have not ended")
         # Tuning first, then all runs at the settings chosen.
         _run(work, tuning)
         tuned = _tuned(sweep, base, out, tried)
-        points = points_of(sweep, tuned)
+        _, points = points_meant(sweep, only, tuned)
         chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
         for one in points:
             if one not in chosen:
@@ -150,7 +152,7 @@ def run_sweep(
         stop.finish()
         results = read_results(out)
         write_index(out, results)
-    return Swept(out=out, results=results, ran=work.ran, left=work.total - len(results))
+    return Swept(out=out, results=results, ran=work.ran, left=work.total - work.done)
 
 
 def _check_base(sweep: SweepFile, base: Mapping[str, object]) -> None:

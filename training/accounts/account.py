@@ -274,7 +274,8 @@ def account(  # every number that a figure depends on has a name here
         sampling_rate: probability of each record to be in a round's batch, in (0, 1].
         delta: of every epsilon, in (0, 1).
         epsilon: target in nats for `adversary`; the noise is calibrated to it.
-        noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm.
+        noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm;
+            where nothing is clipped noise_std itself, and every figure is infinite.
         advantage: instead of epsilon: the largest true-positive rate minus false-positive rate
             that any membership test of `adversary` may have, in (0, 1).
         tpr: instead of epsilon: the largest true-positive rate of any such test at `fpr`.
@@ -462,10 +463,10 @@ def account_of(
         check_multiplier(noise_multiplier)
         check_noise(noise_multiplier)
         noise_multiplier = float(noise_multiplier)
-    if subject.clip_norm is None and noise_multiplier != 0:
+    if subject.clip_norm is None and goal is not None:
         raise InputError(
             "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "
-            "finite clip_norm, or noise_multiplier=0 for a run without protection"
+            "finite clip_norm, or noise_multiplier for a run without a finite figure"
         )
     if statement.holders and victim is not None:
         raise InputError(

@@ -25,7 +25,9 @@ W keeps means, so the mean of the trackers is the mean of the estimates at any t
 Where we differ from the paper: batches are Poisson samples and the mean divides by their expected
 size; an agent with fewer records than initial_batch takes all of them. A round steps first, along
 the trackers of the round before, and estimates the gradient where it arrives. Nothing is clipped
-and no noise is added, so epsilon is infinite for every adversary.
+to a public norm and no noise is added, so epsilon is infinite for every adversary. With a
+clip_quantile below 1 the difference of a record's two gradients is clipped, as one vector, to the
+norm at that quantile of its batch.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy._validate import within
 from .algorithm import Algorithm
-from .min_max_step import FirstBatch, mixed, stepped
+from .min_max_step import FirstBatch, clip_of, mixed, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
@@ -44,12 +46,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Hyper-parameters: step size of the dual variables, recursion weights, size of the start."""
+    """Hyper-parameters: dual step size, recursion weights, size of the start, clip."""
 
     learning_rate_y: float = 0.1
     beta_x: float = 0.01
     beta_y: float = 0.1
     initial_batch: float = 2000.0
+    clip_quantile: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -57,6 +60,7 @@ class Settings:
         within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
+        within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
 
 
 class State(NamedTuple):
@@ -72,12 +76,13 @@ class State(NamedTuple):
     uy: Agents
 
 
-def init(round: Round, *, initial_batch: float, records: float) -> State:
+def init(round: Round, *, initial_batch: float, clip_quantile: float, records: float) -> State:
     """Step 1: the public point, and the gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     x, y = round.initial(), round.initial(block=1)
     batch = round.draw(first.sampling_rate)
-    sx, sy = round.clipped_sums((x, y), batch=batch, clip_norm=None)
+    clip = clip_of(None, clip_quantile=clip_quantile)
+    sx, sy = round.clipped_sums((x, y), batch=batch, **clip)
     dx, dy = sx / first.size, sy / first.size
     return State(x, y, x, y, dx, dy, *mixed(round, (dx, dy)))
 
@@ -90,6 +95,7 @@ def step(
     beta_y: float,
     learning_rate: float,
     learning_rate_y: float,
+    clip_quantile: float,
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""
@@ -105,7 +111,7 @@ def step(
         (state.x, state.y),
         batch=round.draw(),
         coefs=(1.0, (beta_x - 1.0, beta_y - 1.0)),
-        clip_norm=None,
+        **clip_of(None, clip_quantile=clip_quantile),
     )
     dx = sx / batch_size + (1.0 - beta_x) * state.dx  # 3
     dy = sy / batch_size + (1.0 - beta_y) * state.dy

@@ -39,7 +39,10 @@ the difference of a record's two gradients as one vector, and releases it once: 
 a round. Its first batch is drawn at a far higher rate than the others and would dominate at equal
 noise: it has a multiplier of its own, `initial_noise` times the run's. The published noise is the
 same at every step, as printed. An agent with fewer records than initial_batch takes all of them.
-The paper's dual variables have one coordinate a record; a task's have a public number.
+Its Table 3 clips the largest 20 % of gradients: clip_quantile .8 scales those that are longer to
+the norm at that quantile of their batch. That norm follows the records, so no figure is finite, and
+the repaired form refuses it. Its dual variables have one coordinate a record, as those of
+`models.tasks.RecordWeights`, for which no figure is finite either.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ from ...privacy._validate import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from .algorithm import Algorithm, Form, PlannedRun
-from .min_max_step import FirstBatch, mixed, stepped
+from .min_max_step import FirstBatch, clip_of, mixed, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
@@ -62,13 +65,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """Hyper-parameters: dual step size, recursion weights, size and noise of the first batch."""
+    """Hyper-parameters: dual step size, recursion weights, first batch and its noise, clip."""
 
     learning_rate_y: float = 0.1
     beta_x: float = 0.01
     beta_y: float = 0.1
     initial_batch: float = 2000.0
     initial_noise: float = 5.0
+    clip_quantile: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -76,6 +80,7 @@ class Settings:
         within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
+        within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
         remedy = "1 is the noise multiplier of the rounds"
         within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 
@@ -102,6 +107,7 @@ def init(
     initial_batch: float,
     initial_noise: float,
     records: float,
+    clip_quantile: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
@@ -109,7 +115,8 @@ def init(
     """Step 1: the public point, and the noisy gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     z = round.initial(), round.initial(block=1)
-    sx, sy = round.clipped_sums(z, batch=round.draw(first.sampling_rate), clip_norm=clip_norm)
+    clip = clip_of(clip_norm, clip_quantile=clip_quantile, bounds=form is Form.REPAIRED)
+    sx, sy = round.clipped_sums(z, batch=round.draw(first.sampling_rate), **clip)
     if form is Form.PUBLISHED:
         d = sx / first.size, sy / first.size
         s = _noisy(round, d, std=noise_std / batch_size)
@@ -141,8 +148,9 @@ def step(
     )
     batch = round.draw()  # 3
     if form is Form.PUBLISHED:
-        now = round.clipped_sums(z, batch=batch, clip_norm=clip_norm)
-        past = round.clipped_sums(before, batch=batch, clip_norm=clip_norm)
+        clip = clip_of(clip_norm, clip_quantile=settings.clip_quantile)
+        now = round.clipped_sums(z, batch=batch, **clip)
+        past = round.clipped_sums(before, batch=batch, **clip)
         fresh = now[0] - kept[0] * past[0], now[1] - kept[1] * past[1]
         d = _recursive(fresh, (state.dx, state.dy), kept=kept, batch_size=batch_size)
         s = _noisy(round, d, std=noise_std / batch_size)

@@ -39,6 +39,7 @@ from ..step.values import (
     Edges,
     LocalSteps,
     Parts,
+    Quantile,
     Server,
     Value,
     check_parameters,
@@ -358,12 +359,12 @@ class TensorRound(Operations):
         users = self._drawing.users_of(batch.call) if per is Per.USER else None
         holders = links.on_host(links.receivers_here) if on_links else list(range(len(owners)))
         records = self._records[batch.call]
-        if isinstance(clip_norm, Parts):
-            if sum(clip_norm.sizes) != models.shape[-1]:
-                raise InputError(
-                    f"parts={clip_norm.sizes} of round.clipped_sums have {sum(clip_norm.sizes)} "
-                    f"coordinates, and a vector has {models.shape[-1]}"
-                )
+        if isinstance(clip_norm, Parts) and sum(clip_norm.sizes) != models.shape[-1]:
+            raise InputError(
+                f"parts={clip_norm.sizes} of round.clipped_sums have {sum(clip_norm.sizes)} "
+                f"coordinates, and a vector has {models.shape[-1]}"
+            )
+        if isinstance(clip_norm, Parts | Quantile):  # one by one
             users = users or [torch.arange(len(of.targets)) for of in records]
         made = functools.partial(
             sums_of(self._gradients, users, as_one=as_one),

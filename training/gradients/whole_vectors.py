@@ -12,7 +12,7 @@ device.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.store import Examples
 from ..device.memory import elements_at_once, on_device
-from ..step.values import Batch, ClipNorm, LocalSteps, Parts
+from ..step.values import Batch, ClipNorm, LocalSteps, Parts, Quantile
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
 from .gradients import ClippedSums, Indices, PairGradients
@@ -151,12 +151,14 @@ class ByUser:
     ) -> Tensor:
         """See `PairGradients.clipped_sums`; the bound is on the sum of each user's gradients.
 
-        Of parts each is clipped by itself; a record may be a user of its own.
+        Of parts each is clipped by itself, and of a quantile to the norm at it in its own batch; a
+        record may be a user of its own.
 
         Raises:
             ValueError: a batch of which nobody says whose its records are, beside the errors there.
         """
-        for bound in clip_norm.bounds if isinstance(clip_norm, Parts) else (clip_norm,):
+        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
+        for bound in clip_norm.bounds if isinstance(clip_norm, Parts) else (whole,):
             check_clip_norm(bound)
         # A piece of work for each user of each pair.
         by_owner = [_parts(*of) for of in zip(batches, self._users, strict=True)]
@@ -168,22 +170,33 @@ class ByUser:
         ]
         out = torch.zeros(len(owners), models.shape[-1], device=models.device, dtype=models.dtype)
         step = max(1, elements_at_once(models.device) // max(1, models.shape[-1]))
-        # As many pieces as memory holds; each is clipped and goes into its pair's row.
-        for start in range(0, len(work), step):
-            some = work[start : start + step]
-            sums = sums_to_clip(
-                self._gradients,
-                models,
-                ([one.owner for one in some], list(range(len(some)))),
-                [one.records for one in some],
-                clip_norm=clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm,
-                coefficients=coefficients,
-                pairs_of_run=pairs_of_run,
-            )
-            runs = [(row, len(list(of))) for row, of in groupby(one.row for one in some)]
-            each = clipped(self._gradients, sums, clip_norm).split([count for _, count in runs])
-            for (row, _), part in zip(runs, each, strict=True):  # always added in this order
-                out[row] += part.sum(dim=0)
+
+        # As many pieces as memory holds at once, by the row that they go into.
+        def parts() -> Iterator[tuple[int, Tensor]]:
+            for start in range(0, len(work), step):
+                some = work[start : start + step]
+                sums = sums_to_clip(
+                    self._gradients,
+                    models,
+                    ([one.owner for one in some], list(range(len(some)))),
+                    [one.records for one in some],
+                    clip_norm=whole,
+                    coefficients=coefficients,
+                    pairs_of_run=pairs_of_run,
+                )
+                runs = [(row, len(list(of))) for row, of in groupby(one.row for one in some)]
+                rows, counts = zip(*runs, strict=True)
+                yield from zip(rows, sums.split(counts), strict=True)
+
+        bounds: list[ClipNorm] = [clip_norm] * len(owners)
+        if isinstance(clip_norm, Quantile):
+            norms = [[out.new_zeros(1)] for _ in owners]
+            for row, part in parts():
+                norms[row].append(part.norm(dim=1))
+            each = [torch.cat(of[1:] or of).quantile(clip_norm.share) for of in norms]
+            bounds = [float(bound) or None for bound in each]  # all of a norm of 0 stay
+        for row, part in parts():  # always added in this order
+            out[row] += clipped(self._gradients, part, bounds[row]).sum(dim=0)
         return out
 
 

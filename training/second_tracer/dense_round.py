@@ -28,6 +28,7 @@ from ..step.values import (
     Edges,
     LocalSteps,
     Parts,
+    Quantile,
     Server,
     Value,
 )
@@ -320,7 +321,7 @@ class DenseRound(Operations):
         The blocks are those of the points unless others are named. What is clipped in parts is
         clipped whole, to the root of the sum of their squared bounds.
         """
-        whole = clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm
+        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
         of_blocks = blocks or [_rows(point).block for point in points]
         rates = [batch.sampling_rate for batch in batches]
         # In any of several batches, each drawn on its own; the run's own rate is not known here.

@@ -35,6 +35,7 @@ from .values import (
     Cohort,
     Edges,
     LocalSteps,
+    Quantile,
     Server,
     Value,
     check_holder,
@@ -387,12 +388,14 @@ def _draw(door: Door, values: Values, how: How) -> tuple[Values, How]:
 
 def _clipped_sums(door: Door, values: Values, how: How) -> tuple[Values, How]:
     parts, per = how.get("parts"), Per(how.get("per", Per.RECORD))
-    within = clip_norm_of(how["clip_norm"], parts)
+    within = clip_norm_of(how["clip_norm"], parts, how.get("quantile"))
+    if isinstance(within, Quantile) and per is Per.USER:
+        raise InputError(f"quantile={within.share} is of records, and per='user' clips users' sums")
     batch = checked_batch(how["batch"], door.batches, clipped=per)
     points = _split_points(values, how["coefs"])
     if "scale" in how:
         check_holder("clipped_sums with scale", how["scale"], Agents)
-    rest = {name: one for name, one in how.items() if name != "parts"}
+    rest = {name: one for name, one in how.items() if name not in ("parts", "quantile")}
     return tuple(points), {**rest, "batch": batch, "clip_norm": within, "per": per}
 
 

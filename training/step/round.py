@@ -117,6 +117,7 @@ class Round:
         per: str = ...,
         scale: Agents | None = ...,
         parts: Sequence[int] | None = ...,
+        quantile: float | None = ...,
     ) -> P: ...
 
     @overload
@@ -129,6 +130,7 @@ class Round:
         per: str = ...,
         scale: Agents | None = ...,
         parts: Sequence[int] | None = ...,
+        quantile: float | None = ...,
     ) -> tuple[P, ...]: ...
 
     def clipped_sums(
@@ -140,6 +142,7 @@ class Round:
         per: str = "record",
         scale: Agents | None = None,
         parts: Sequence[int] | None = None,
+        quantile: float | None = None,
     ) -> Any:
         """Sum over the holder's batch of per-example gradients, each clipped.
 
@@ -164,6 +167,8 @@ class Round:
                 its vectors before they are clipped: clip(g / c), within `clip_norm` whatever c is.
             parts: coordinates of consecutive parts of a vector, which are clipped one by one; the
                 whole is then within the root of the sum of their squared bounds.
+            quantile: share of a batch's vectors that keep their length; longer ones are scaled to
+                the norm at that quantile. It follows the data: a record's influence has no bound.
 
         Raises:
             UndeclaredOperation: a batch of another round, points of several holders or of
@@ -175,6 +180,8 @@ class Round:
             how["scale"] = scale
         if parts is not None:
             how["parts"] = tuple(parts)
+        if quantile is not None:
+            how["quantile"] = quantile
         return _do(self, "clipped_sums", *points, batch=batch, **how)
 
     def count(

@@ -451,17 +451,42 @@ class Parts(NamedTuple):
         return math.hypot(*self.bounds)
 
 
-ClipNorm = float | Parts | None  # of a vector; None does not clip
+class Quantile(NamedTuple):
+    """Vectors are clipped to the norm at a quantile of their own batch, which bounds nothing.
+
+    Attributes:
+        share: of the vectors that keep their length, in (0, 1).
+    """
+
+    share: float
+
+    @property
+    def whole(self) -> None:
+        """The bound of a vector: none, as the norms are those of the records."""
+        return
 
 
-def clip_norm_of(clip_norm: object, parts: Sequence[int] | None) -> ClipNorm:
-    """What a step asks for: one bound, none, or a bound for each part.
+ClipNorm = float | Parts | Quantile | None  # of a vector; None does not clip
+
+
+def clip_norm_of(
+    clip_norm: object, parts: Sequence[int] | None, quantile: float | None = None
+) -> ClipNorm:
+    """What a step asks for: one bound, none, a bound for each part, or a quantile of the batch.
 
     Raises:
         TypeError: parts without a bound for each, or the other way round; sizes or bounds that are
             no numbers.
         ValueError: as many bounds as there are not parts, or a bound or size that is not positive.
     """
+    if quantile is not None:
+        within("quantile", quantile, "(0, 1)", "the share of vectors that keep their length")
+        if clip_norm is not None or parts is not None:
+            raise InputError(
+                f"quantile={quantile} goes without clip_norm and parts: it takes the norm to clip "
+                "to from the records of the batch, so it bounds nothing"
+            )
+        return Quantile(float(quantile))
     if isinstance(clip_norm, Parts) or (parts is None and not isinstance(clip_norm, tuple | list)):
         return clip_norm  # type: ignore[return-value] # what is no number is refused later
     if parts is None or not isinstance(clip_norm, tuple | list):

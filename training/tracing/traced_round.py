@@ -38,6 +38,7 @@ from ..step.values import (
     Edges,
     LocalSteps,
     Parts,
+    Quantile,
     Server,
     Value,
     check_parameters,
@@ -171,7 +172,8 @@ class TracedRound(Operations):
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         here, apart = self._graph.active[owners], isinstance(clip_norm, Parts)
-        bound = checked_clip_norm(clip_norm.whole if isinstance(clip_norm, Parts) else clip_norm)
+        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
+        bound = checked_clip_norm(whole)
         rows = self._record.clipped(
             batch,
             blocks,

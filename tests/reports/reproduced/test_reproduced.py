@@ -2,18 +2,22 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from overhear.privacy.errors import InputError
-from overhear.reports.reproduced import reproduce as attacked
+from overhear.reports.reproduced import attacked, work_estimates
+from overhear.reports.reproduced.cells import cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
+    SCALES,
     Close,
     Computed,
     Entry,
@@ -33,18 +37,27 @@ from overhear.reports.reproduced.verdicts import (
     figure_verdict,
     placed,
 )
-from overhear.reports.reproduced.work_estimates import RunEstimate, Seconds, price_of, stored_price
+from overhear.reports.reproduced.work_estimates import (
+    RunEstimate,
+    Seconds,
+    part_of,
+    price_of,
+    stored_price,
+    sweep_of,
+)
 from overhear.reports.sweep.statistics import Mean, mean_of
+from overhear.runs.attack.gallery import save_picture
+from overhear.runs.audit.evidence_schema import Means
 
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, comparable=True)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
 
 
-def entry_of(*claims: Order | Trend | Close, figures: tuple[Figure, ...] = ()) -> Entry:
+def entry_of(*claims: Order | Trend | Close) -> Entry:
     return Entry(
-        name="p-table-1", paper=PAPER, title="Table 1", value="energy", figures=figures,
-        claims=claims, closed=lambda scale: [], more=True,
+        name="p-table-1", paper=PAPER, title="Table 1", value="energy", claims=claims,
+        closed=lambda scale: [], more=True,
     )  # fmt: skip
 
 
@@ -56,11 +69,22 @@ def seeds_of(name: str, values: list[float], **more: str) -> Seeds:
 @pytest.mark.parametrize(
     ("ours", "scale", "word", "because"),
     [
-        (Mean(value=89.0, error=0.25, count=10), SETTING, "reproduced", "1 away, and 2.5"),
-        (Mean(value=90.6, error=0.25, count=10), SETTING, "not reproduced", "2.6 above"),
+        (
+            Mean(value=89.0, error=0.25, count=10),
+            SETTING,
+            "reproduced",
+            "ours is 1 above (+0.434 to +1.57), and 2.5 is allowed",
+        ),
+        (Mean(value=90.6, error=0.25, count=10), SETTING, "not reproduced", "ours is 2.6 above"),
         (Mean(value=87.5, error=0.25, count=10), SETTING, "reproduced", "inside"),
-        (Mean(value=84.0, error=0.25, count=10), SETTING, "not reproduced", "3 below"),
+        (Mean(value=84.0, error=0.25, count=10), SETTING, "not reproduced", "ours is 3 below"),
         (Mean(value=87.5, error=0.25, count=9), SETTING, "not comparable", "n = 9"),
+        (
+            Mean(value=89.0, error=math.nan, count=1),
+            SETTING,
+            "not comparable",
+            "so far ours is 1 ab",
+        ),
         (Mean(value=87.5, error=0.25, count=10), OTHER, "not comparable", "another one"),
         (Mean(value=math.nan, error=math.nan, count=0), SETTING, "not comparable", "no run"),
     ],
@@ -75,7 +99,7 @@ def test_a_figure_is_reproduced_within_its_distance_and_two_standard_errors(
 
 def test_without_a_figure_there_is_no_verdict():
     found = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=SETTING)
-    assert (found.word, found.because) == ("not comparable", "the paper's figure is not at hand")
+    assert (found.word, found.because) == ("not comparable", "the paper prints no number for it")
 
 
 def test_a_line_has_the_figure_that_names_most_of_its_settings():
@@ -165,39 +189,203 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     entry = entry_of(claim)
     outcome = outcome_of_closed_form(entry, "small", computed, figures=(figure,))
     text = as_markdown(outcome)
-    assert "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: 0.5 away, and 2 is allowed |" in text
-    assert "| 2 | 1.00 ± 0 | 10 | – | not comparable: the paper's figure is not at hand |" in text
+    assert (
+        "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed |"
+        in text
+    )
+    assert "| 2 | 1.00 ± 0 | 10 | – | not comparable: the paper prints no number for it |" in text
     assert "1 is better than 2 | everywhere | +2.50 ± 0" in text
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
     assert data["claims"][0]["difference"] == {"value": 2.5, "error": 0.0, "count": 10}
 
 
-PLACES = [{"graph.name": "ring", "algorithm.name": "DPDL"}, {"graph.name": "full"}]
+ALGORITHMS = [
+    {"algorithm.name": "dpdl", "algorithm.form": "published", "label": "DPDL, published"},
+    {"algorithm.name": "dpdl", "label": "DPDL, repaired"},
+    {"algorithm.name": "muffliato", "label": "MUFFLIATO"},
+]
+BASE = {"data": {"name": "mnist", "agents": 10, "concentration": 0.5}, "attack": {"restarts": 1}}
+GRID = {
+    "data.agents": [10, 20],
+    "data.concentration": [0.1, 0.5],
+    "privacy.epsilon": [1.0, 8.0],
+    "graph.name": ["ring", "full"],
+    "algorithm.name": ALGORITHMS,
+}
+TABLE = Entry(
+    name="p-table-2", paper=PAPER, title="Table 2",
+    scales={
+        "smoke": Scale(
+            base=BASE, grid={"graph.name": ["ring"], "algorithm.name": ALGORITHMS}, seeds=2
+        ),
+        "small": Scale(base={"data": {"name": "digits"}}, grid=GRID, seeds=20),
+        **{s: Scale(base=BASE, grid=GRID, seeds=20) for s in SCALES if s not in ("smoke", "small")},
+    },
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (
+            "algorithm=Muffliato,graph=ring",
+            {"algorithm.name": ["MUFFLIATO"], "graph.name": ["ring"]},
+        ),
+        ("algorithm=dpdl", {"algorithm.name": ["DPDL, published", "DPDL, repaired"]}),
+        (
+            "algorithm=DPDL, repaired,graph=full",
+            {"algorithm.name": ["DPDL, repaired"], "graph.name": ["full"]},
+        ),
+        ("graph.name=ring|full", {"graph.name": ["ring", "full"]}),
+        ("epsilon=8,agents=20", {"privacy.epsilon": ["8.0"], "data.agents": ["20"]}),
+        ("heterogeneity=high,data=mnist", {"data.concentration": ["0.1"]}),
+    ],
+)  # fmt: skip
+def test_a_cell_is_named_by_short_keys_and_by_values_as_they_are_shown_or_are(text, found):
+    cells = cells_of(TABLE, "paper")
+    assert cells.chosen([text], None) == [found]
+    assert cells.chosen([text], 2) == [{**found, "seed": [1, 2]}]
+    assert cells.chosen([], 2) == [{"seed": [1, 2]}]
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds", "words"),
+    [
+        ("graf=ring", None, "and not 'graf'; did you mean graph?"),
+        ("graph=rign", None, "is ring or full, and not 'rign'; did you mean ring?"),
+        ("algorithm=muffliat", None, "and not 'muffliat'; did you mean muffliato?"),
+        ("ring", None, "must read key=value,key=value"),
+        ("graph=ring,graph.name=full", None, "gives graph.name twice"),
+        ("data=digits", None, "data.name=digits at another scale than smoke"),
+        ("agents=20", None, "data.agents=20 at another scale than smoke"),
+        ("concentration=0.5", 3, "seeds=3 must lie in [1, 2]"),
+    ],
+)  # fmt: skip
+def test_a_cell_that_the_table_does_not_have_is_refused_with_what_there_is(text, seeds, words):
+    with pytest.raises(InputError) as caught:
+        cells_of(TABLE, "smoke").chosen([text], seeds)
+    assert words in str(caught.value)
+
+
+_HEAD = "data,heterogeneity_inferred,epsilon_level_inferred,graph,agents,algorithm"
+RAW = f"""{_HEAD},accuracy_percent,spread_percent
+mnist,high,1,ring,10,DPDL,94.4,0.3
+mnist,low,1,ring,10,MUFFLIATO,85.5,0.4
+mnist,low,2,full,20,MUFFLIATO,88.5,0.4
+mnist,low,inf,full,20,Non-Private,99.5,0.4
+"""
+
+
+def test_a_paper_s_table_as_it_is_extracted_is_a_file_of_figures(tmp_path):
+    path = tmp_path / "raw.csv"
+    path.write_text(RAW.replace("low,inf", "low,2"), encoding="utf-8")
+    found, left = read_figures(path, cells_of(TABLE, "paper"), value="accuracy")
+    first = {"data.concentration": "0.1", "privacy.epsilon": "1.0", "graph.name": "ring",
+             "data.agents": "10"}  # fmt: skip
+    assert [(dict(one.place), one.low) for one in found[:2]] == [
+        ({**first, "algorithm.name": "DPDL, published"}, 94.4),
+        ({**first, "algorithm.name": "DPDL, repaired"}, 94.4),
+    ]
+    assert found[3].place["privacy.epsilon"] == "8.0"
+    assert left.startswith("1 of 4 figures of ")
+    # At a scale with one size, heterogeneity and no epsilon the others are left out.
+    found, left = read_figures(path, cells_of(TABLE, "smoke"), value="accuracy")
+    assert (found, left[:6]) == ((), "4 of 4")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("low,2,full,20", "low,2,star,20", "line 4: graph.name of p-table-2 is ring or full"),
+        ("high,1", "high,3", "line 2: privacy.epsilon of p-table-2 is 1.0 or 8.0, and not '3'"),
+        ("mnist,high", "cifar10,high", "line 2: data.name of p-table-2 is mnist"),
+        ("MUFFLIATO,88", "MUFLIATO,88", "did you mean MUFFLIATO?"),
+        ("graph,agents", "graph,agent", "and not 'agent'; did you mean agents?"),
+        ("full,20,MUFFLIATO,88.5", "full,20,MUFFLIATO,", "figure='' must be a finite"),
+        ("mnist,low,2,full,20", "mnist,low,1,ring,10", "another figure in"),
+    ],
+)
+def test_a_table_that_was_changed_so_that_it_fits_nothing_is_refused(
+    tmp_path, before, after, words
+):
+    assert before in RAW
+    path = tmp_path / "raw.csv"
+    path.write_text(RAW.replace(before, after, 1), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_figures(path, cells_of(TABLE, "paper"), value="accuracy")
+    assert words in str(caught.value)
+
+
+def test_each_score_of_an_attack_is_a_figure_of_its_own(tmp_path):
+    ring = Scale(base=BASE, grid={"graph.name": ["ring"]}, seeds=2, attack=True)
+    scales = dict.fromkeys(SCALES, ring)
+    scales["paper"] = replace(ring, grid={"graph.name": ["ring", "full"]})
+    entry = replace(TABLE, value="psnr", scales=scales)
+    path = tmp_path / "scores.csv"
+    path.write_text(
+        "metric,unit_inferred,scenario,graph,value\nSSIM,percent,ND-CG,ring,12\n"
+        "PSNR,dB,ND-CG,ring,6.8\nPSNR,dB,DPDL-MM,ring,4\nPSNR,dB,DPDL-MM,full,5\n"
+    )
+    found, left = read_figures(path, cells_of(entry, "small"), value="psnr")
+    no_defence = {"attack": "no defence, cross-gradient", "graph.name": "ring"}
+    assert [(dict(one.place), one.low) for one in found] == [
+        ({**no_defence, "metric": "ssim"}, 0.12),
+        (no_defence, 6.8),
+        ({"attack": "defended, momentum", "graph.name": "ring"}, 4.0),
+    ]
+    assert figure_of(found, no_defence) is found[1]
+    assert left.startswith("1 of 4 figures")
+    with pytest.raises(InputError, match="leave it out"):
+        cells_of(entry, "small").chosen(["attack=defended, momentum"], None)
+
+
+def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_table_holds():
+    claim = Order(key="a", first="1", others=("2",), source="here")
+    figures = [
+        Figure(place={"a": name}, low=low, high=low, source="Table 1", spread=0.6)
+        for name, low in (("1", 3.0), ("2", 2.0))
+    ]
+    computed = [
+        Computed(place={"a": name}, values={1: value}) for name, value in (("1", 1.0), ("2", 1.5))
+    ]
+    entry = replace(entry_of(claim), facts=("Two rows are one.",))
+    outcome = outcome_of_closed_form(entry, "small", computed, figures=figures)
+    text = as_markdown(outcome)
+    told = "in the paper 1 1; here 2 1; the same in 0 of 1. With n = 1 this tells no order."
+    assert (
+        f"- Two rows are one.\n- First by means in each cell that has figures of both: {told}"
+        in (text)
+    )
+    assert (
+        "| 1 | 1.00 | 1 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; " in text
+    )
+    assert as_data(outcome)["facts"][0] == "Two rows are one."
 
 
 def test_figures_of_a_user_are_read_from_csv(tmp_path):
     path = tmp_path / "figures.csv"
     path.write_text("graph.name,figure\nring,88.3\nfull,90\n", encoding="utf-8")
-    found = read_figures(path, PLACES)
+    found, left = read_figures(path, cells_of(TABLE, "paper"))
     assert [(dict(one.place), one.low, one.high) for one in found] == [
         ({"graph.name": "ring"}, 88.3, 88.3),
         ({"graph.name": "full"}, 90.0, 90.0),
     ]
     assert found[0].source.endswith("figures.csv, line 2")
+    assert left == ""
     path.write_text("graph.name,low,high\nring,80,90\n", encoding="utf-8")
-    assert read_figures(path, PLACES)[0].high == 90.0
+    assert read_figures(path, cells_of(TABLE, "paper"))[0][0].high == 90.0
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("graph.nam,figure\nring,1\n", "'graph.nam' is no swept key; did you mean graph.name"),
+        ("graph.nam,figure\nring,1\n", "and not 'graph.nam'; did you mean graph.name?"),
         ("graph.name\nring\n", "no column 'figure'"),
-        ("graph.name,figure\nstar,1\n", "line 2: no line has graph.name=star; graph.name has ring"),
         ("graph.name,figure\nring,much\n", "figure='much' must be a finite number"),
         ("graph.name,figure\nring,nan\n", "must be a finite number"),
         ("graph.name,low,high\nring,2,1\n", "low=2 lies above high=1"),
+        ("graph.name,figure,auroc\nring,2,1\n", "2 columns 'figure'"),
         ("", "no column 'figure'"),
     ],
 )
@@ -205,7 +393,7 @@ def test_figures_that_do_not_fit_are_refused_with_their_line(tmp_path, text, wor
     path = tmp_path / "figures.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        read_figures(path, PLACES)
+        read_figures(path, cells_of(TABLE, "paper"))
     assert words in str(caught.value)
 
 
@@ -216,28 +404,52 @@ def test_data_that_are_not_at_hand_are_named_with_their_folder(tmp_path, monkeyp
         check_data("dpdl-table-1", scale)
     monkeypatch.setenv("OVERHEAR_DATA", str(tmp_path))
     (tmp_path / "MNIST").mkdir()
+    check_data("dpdl-table-1", scale)
+    swept = ENTRIES["dpmixsgd-table-2a"].scales["paper"]
     with pytest.raises(FileNotFoundError) as caught:
-        check_data("dpdl-table-1", scale)
+        check_data("dpmixsgd-table-2a", swept)
     assert f"cifar-10-batches-py with data_batch_1 to 5 and test_batch, expected in {tmp_path}" in (
         str(caught.value)
     )
-    assert "MNIST/raw" not in str(caught.value)
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    check_data("dpdl-table-1", scale)
+    assert "libsvm/a8a (LIBSVM text), libsvm/a8a.t" in str(caught.value)
+    placed_sets = placed(swept).grid["data.name"]
+    assert Path(placed_sets[1]["data.root"]) == tmp_path / "libsvm/a9a"
     libsvm = ENTRIES["whisper-a9a-p"].scales["small"]
     with pytest.raises(FileNotFoundError, match=r"libsvm/a9a \(LIBSVM text\), libsvm/a9a.t"):
         check_data("whisper-a9a-p", libsvm)
-    data = placed(libsvm)["data"]
-    assert isinstance(data, dict)
-    assert Path(data["root"]) == tmp_path / "libsvm/a9a"
+    assert Path(placed(libsvm).base["data"]["root"]) == tmp_path / "libsvm/a9a"
 
 
-def test_a_price_is_runs_times_what_one_takes(monkeypatch):
+@pytest.mark.parametrize(
+    ("cells", "runs", "seconds"),
+    [
+        # Eight rows of two seeds: one first run, seven rows more, and each again.
+        ([], 16, 7.0 + 2.0 + 7 * 1.0 + 8 * 0.5 + 16 * (5 * 3.0 + 6 * 0.25)),
+        (["epsilon=1,algorithm=Dyn"], 2, 7.0 + 2.0 + 0.5 + 2 * (5 * 3.0 + 6 * 0.25)),
+    ],
+)
+def test_a_price_is_what_the_runs_that_are_asked_for_take(monkeypatch, cells, runs, seconds):
+    monkeypatch.setattr(work_estimates, "_start_seconds", lambda: 7.0)
     entry = ENTRIES["dyn-d2p-table-2"]
-    found = price_of(
-        entry, "smoke", seconds_of=lambda _: Seconds(begin=2.0, round=3.0, device="CPU")
-    )
-    assert (found.runs, found.hours) == (16, pytest.approx(16 * (2.0 + 5 * 3.0) / 3600))
+    config = sweep_of(entry, "smoke")[1]["training"]
+    assert isinstance(config, dict)
+    assert config["rounds"] == 5  # evaluated before the first and after each
+    timed = Seconds(first=2.0, row=1.0, again=0.5, round=3.0, evaluation=0.25, device="CPU")
+    only = part_of(entry, "smoke", cells, None)
+    found = price_of(entry, "smoke", only=only, jobs=1, seconds_of=lambda *_: timed)
+    assert (found.runs, found.hours) == (runs, pytest.approx(seconds / 3600))
+
+
+def test_a_price_counts_the_attack_of_every_run_and_the_start_of_every_process(monkeypatch):
+    monkeypatch.setattr(work_estimates, "_start_seconds", lambda: 7.0)
+    asked = []
+
+    def seconds_of(rows: object, attacked: bool) -> Seconds:
+        asked.append(attacked)
+        return Seconds(first=1.0, row=1.0, again=1.0, round=0.0, attack=9.0, device="CPU")
+
+    found = price_of(ENTRIES["dpdl-table-3"], "smoke", jobs=2, seconds_of=seconds_of)
+    assert (asked, found.hours) == ([True], pytest.approx((3 * 7.0 + 4 * 10.0) / 3600))
 
 
 def test_a_stored_price_of_another_sweep_is_none():
@@ -261,7 +473,9 @@ def test_prices_are_told_in_a_unit_that_fits(hours, words):
 
 def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
     def row(name: str, psnr: float) -> SimpleNamespace:
-        return SimpleNamespace(name=name, mean=SimpleNamespace(mse=1.0, psnr=psnr, ssim=0.5))
+        mean = SimpleNamespace(mse=1.0, psnr=psnr, ssim=0.5)
+        scaled = SimpleNamespace(mse=4.0, psnr=psnr, ssim=0.5)
+        return SimpleNamespace(name=name, mean=mean, conventions={"dpdl": scaled})
 
     def scenario(name: str, psnr: float, attack: str = "") -> SimpleNamespace:
         rows = [row("blind guess", 0.0), row("no defence", psnr), row("defended", psnr / 2)]
@@ -281,3 +495,25 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
         ("no defence, momentum", {1: 15.0, 2: 15.0}),
         ("defended, momentum", {1: 7.5, 2: 7.5}),
     ]
+    [line, _] = attacked.attacked_lines(Path("d"), runs, convention="dpdl")
+    assert line.scores["mse"] == {1: 4.0, 2: 4.0}
+
+
+def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, monkeypatch):
+    # A white record and a black one, of which each is the other's neighbour.
+    for name, level in (("0", 1.0), ("1", 0.0)):
+        (tmp_path / "points" / "r").mkdir(parents=True, exist_ok=True)
+        save_picture(tmp_path / "points" / "r" / f"{name}.png", torch.full((1, 8, 8), level))
+    blind = SimpleNamespace(mean=None, conventions={"dpdl": Means(mse=1.0, psnr=6.0, ssim=0.1)})
+    scenario = SimpleNamespace(attack="", rows=[blind], originals=["0.png", "1.png"])
+    monkeypatch.setattr(
+        attacked, "read_attack", lambda _: SimpleNamespace(scenarios=[scenario, scenario])
+    )
+    runs: list[Any] = [SimpleNamespace(name="r", seed=1, attacked=True)]
+    found = attacked.unattacked_scores(tmp_path, runs, convention="dpdl")
+    assert list(found) == ["mean image", "black picture", "another record", "noise"]
+    assert {name: of["mse"].count for name, of in found.items()} == dict.fromkeys(found, 1)
+    of = {name: of["mse"].value for name, of in found.items()}
+    assert (of["mean image"], of["black picture"], of["another record"]) == (1.0, 2.0, 4.0)
+    # E (1 - clip(N, -1, 1))^2 = 1 + E clip(N, -1, 1)^2 = 1.516
+    assert of["noise"] == pytest.approx(1.516, abs=0.4)

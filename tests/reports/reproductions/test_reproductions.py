@@ -21,7 +21,8 @@ WANTED = (
     *(f"dpdl-figure-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)),
     "dpmixsgd-figure-1",
     "dpmixsgd-auroc",
-    *(f"dpmixsgd-table-2{letter}" for letter in "abcd"),
+    *(f"dpmixsgd-table-{number}{letter}" for number in (2, 4) for letter in "abcd"),
+    "dpmixsgd-table-3",
     *(f"dyn-d2p-{name}" for name in ("table-1", "table-2", "figure-1", "figure-4", "figure-5")),
     *(f"whisper-{name}" for name in ("quadratic", "a9a-p", "a9a-epsilon", "noise-p")),
 )
@@ -56,27 +57,51 @@ def test_no_row_of_a_sweep_is_refused(entry, monkeypatch):
 
 def test_figures_and_claims_of_papers_say_where_they_were_read():
     for entry in ENTRIES.values():
-        for one in (*entry.figures, *entry.claims):
-            assert len(one.source) > 20
+        assert all(len(claim.source) > 20 for claim in entry.claims)
+        assert entry.printed is None or entry.printed.source.startswith("Table ")
         for scale in entry.scales.values():
             assert scale.differs or scale.comparable  # what is another setting says how
 
 
-def test_smoke_is_small_and_a_claim_at_another_scale_has_enough_seeds():
+def test_an_entry_is_the_table_that_it_is_named_after():
+    for number, data, model, graphs in (
+        (1, "mnist", "lenet", ["bipartite", "full"]),
+        (2, "cifar10", "cnn", ["bipartite", "full"]),
+        (5, "mnist", "lenet", ["ring"]),
+        (6, "cifar10", "cnn", ["ring"]),
+    ):
+        scale = ENTRIES[f"dpdl-table-{number}"].scales["paper"]
+        assert (scale.base["data"]["name"], scale.base["model"]["name"]) == (data, model)
+        assert list(scale.grid["graph.name"]) == graphs
+        assert list(scale.grid["data.agents"]) == [10, 20, 30]
+        assert len(scale.grid["privacy.epsilon"]) * len(scale.grid["data.concentration"]) == 6
+    for part, varied in zip(
+        "abcd",
+        ("data.agents", "graph.edge_probability", "privacy.epsilon", "privacy.delta"),
+        strict=True,
+    ):
+        for number, sets in ((2, 3), (4, 1)):
+            grid = ENTRIES[f"dpmixsgd-table-{number}{part}"].scales["paper"].grid
+            assert (len(grid[varied]), len(grid["data.name"])) == (4, sets)
+    for number, (graph, data) in {
+        1: ("bipartite", "mnist"), 2: ("full", "mnist"), 3: ("bipartite", "cifar10"),
+        4: ("full", "cifar10"), 8: ("ring", "mnist"), 9: ("ring", "cifar10"),
+    }.items():  # fmt: skip
+        entry = ENTRIES[f"dpdl-figure-{number}"]
+        base = entry.scales["paper"].base
+        assert (entry.value, base["graph"]["name"], base["data"]["name"]) == ("loss", graph, data)
+
+
+def test_smoke_is_small_and_a_scale_with_fewer_seeds_than_a_claim_takes_says_so():
     for entry in RUN:
         assert runs_of(entry, "smoke") <= 24
-        assert entry.scales["smoke"].base["data"]["name"] in ("digits", "quadratic")  # no files
-        assert min(entry.scales[name].seeds for name in ("small", "paper")) >= LEAST_SEEDS
-
-
-def test_the_quoted_accuracies_of_dyn_d2p_are_figures_of_its_lines():
-    entry = ENTRIES["dyn-d2p-table-2"]
-    sweep, _ = sweep_of(entry, "paper")
-    rows = [{key: choice.shown for key, choice in row.items()} for row in sweep.rows()]
-    held = {tuple(one.place.items()): one.low for one in entry.figures}
-    assert len(held) == 8
-    assert held[("algorithm.clip_decay", "Const"), ("privacy.epsilon", "0.3")] == 45.4
-    assert all(any(dict(place).items() <= row.items() for row in rows) for place in held)
+        smoke = entry.scales["smoke"]
+        own = [smoke.base["data"]["name"]] if "name" in smoke.base.get("data", {}) else []
+        for name in smoke.grid.get("data.name", own):
+            assert name in ("digits", "quadratic")  # no files
+        for scale in map(entry.scales.get, ("small", "medium")):
+            if scale.seeds < LEAST_SEEDS and not scale.attack:
+                assert "three seeds" in "; ".join(scale.differs)
 
 
 def test_the_noise_of_whisper_is_that_of_its_theorem():
@@ -92,7 +117,7 @@ def test_the_noise_of_whisper_is_that_of_its_theorem():
                 allowed = whisper_information(epsilon=epsilon, delta=1e-5, rounds=rounds)
                 assert noise == round(allowed**-0.5, 6)
                 seen.add((epsilon, rounds))
-    assert len(seen) == 14  # 3 of 5 rounds, 3 of 200, 8 of 5000
+    assert len(seen) == 15  # 3 of 5 rounds, 3 of 200, 9 of 5000
 
 
 def test_a_name_that_is_near_is_told():

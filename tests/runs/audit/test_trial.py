@@ -96,6 +96,21 @@ def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch):
     assert cost.words == "about 13 minutes for 4 searches, less if some end early"
 
 
+@pytest.mark.parametrize(("checks", "words"), [(5.0, 1), (118.0, 2)])
+def test_an_attack_is_priced_again_where_whole_searches_take_far_longer(monkeypatch, checks, words):
+    now, told = [0.0], list[Cost]()
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    tick = _Ticks(total=3, progress=None, expect=told.append)
+    for _ in range(3):
+        for step in range(1, 101):
+            now[0] += 0.1
+            tick.within(step, 100)
+        now[0] += checks  # of what was found, without a word
+        tick("searched")
+    assert [one.words for one in told[1:]] == ["about 4 minutes for 2 searches"][: words - 1]
+    assert told[0].seconds == pytest.approx(30.0)
+
+
 @pytest.mark.slow
 def test_a_short_audit_of_a_run_file_has_a_price(tmp_path):
     (tmp_path / "run.toml").write_text(RUN.replace("rounds = 3", "rounds = 60"))

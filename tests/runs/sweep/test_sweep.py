@@ -61,6 +61,29 @@ def test_each_run_is_a_run_folder_with_its_seed_and_the_plan_s_figure(tmp_path):
     assert [json.loads(line)["state"] for line in lines] == ["done"] * 4
 
 
+def test_a_part_of_a_sweep_is_run_into_the_folder_of_all_of_it(tmp_path):
+    sweep = swept(grid={"graph.name": ["ring", "full"]}, seeds=3, tune={RATE: [0.5, 1.0]})
+    part: Any = [{"graph.name": ["full"], "seed": [1, 2]}]
+    stop = Stop()
+
+    def look(done: int, total: int, what: str) -> None:
+        assert total == 4
+        if done == 3:
+            stop.ask(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        run(sweep, tmp_path / "d", only=part, progress=look, stop=stop)
+    found = run(sweep, tmp_path / "d", only=part)
+    assert (found.ran, found.left, len(found.results)) == (1, 0, 4)
+    assert {row["graph.name"] for row, _ in read_tuned(tmp_path / "d")} == {"full"}
+    kept = {path: path.read_bytes() for path in (tmp_path / "d" / "results").iterdir()}
+    found = run(sweep, tmp_path / "d")
+    assert (found.ran, found.left, len(found.results)) == (6, 0, 10)
+    assert {path: path.read_bytes() for path in kept} == kept
+    with pytest.raises(FileExistsError, match="of another sweep"):
+        run(swept(grid={"graph.name": ["ring"]}, seeds=3), tmp_path / "d", only=part[:0])
+
+
 def test_a_run_that_ended_is_never_run_again_and_a_sweep_may_grow(tmp_path):
     run(swept(), tmp_path / "d")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "d" / "points").rglob("*")}

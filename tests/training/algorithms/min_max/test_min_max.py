@@ -9,14 +9,17 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
+from overhear.attacks.checks.reference_sums import Oracle
 from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement
+from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dm_hsgd, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max_step import FirstBatch
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
-from overhear.training.engine.recording import Recorded
+from overhear.training.engine.recording import GradientCall, Recorded
 from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
@@ -445,3 +448,44 @@ def test_an_algorithm_of_other_blocks_than_the_task_is_refused(name, task):
     bound = bind(algorithm, algorithm.settings(), **numbers)
     with pytest.raises(ValueError, match="needs a task with dual variables"):
         Engine(setting(ring(4), task=task), bound)
+
+
+@pytest.mark.parametrize("name", ["dpmixsgd", "dm-hsgd"])
+def test_the_longest_gradients_of_a_batch_are_clipped_to_the_norm_at_its_quantile(name):
+    """At beta 1 an estimate is the mean of the gradients now, each clipped as one vector."""
+    clipped = {"clip_quantile": 0.8, "beta_x": 1.0, "beta_y": 1.0}
+    started = engine(name, ring(3), form=Form.PUBLISHED, **clipped)
+    started.start()
+    started.advance()
+    s, end = started.setting, started.snapshot()
+    for agent in range(3):
+        at = [end[k][agent].numpy() for k in ("x", "y")]
+        each = [np.concatenate(summed(s, agent, [b], *at)) for b in drawn(s, agent, 1, RATE)]
+        norms = np.linalg.norm(each, axis=1)
+        factors = np.minimum(1.0, np.quantile(norms, 0.8) / norms)
+        assert 0 < (factors < 1).sum() <= math.ceil(0.2 * len(each))
+        expected = (factors[:, None] * each).sum(axis=0) / B
+        found = np.concatenate([end["dx"][agent], end["dy"][agent]])
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_clip_at_a_quantile_has_no_finite_figure_and_no_repaired_form():
+    given = {"graph": "ring:3", "rounds": 2, "sampling_rate": 0.5, "delta": 1e-5, "records": 9.0}
+    given |= {"clip_quantile": 0.8, "noise_multiplier": 100.0}
+    found = account("dpmixsgd", form="published", clip_norm=None, **given)
+    assert {g.epsilon for g in found.guarantees.values()} == {math.inf}
+    for form, clip_norm in (("repaired", None), ("published", 1.0), ("repaired", 1.0)):
+        with pytest.raises(InputError, match=r"clip_quantile=0.8 .*no noise bounds"):
+            account("dpmixsgd", form=form, clip_norm=clip_norm, **given)
+
+
+def test_the_sums_that_are_checked_know_a_clip_at_a_quantile():
+    started = engine("dm-hsgd", ring(3), clip_quantile=0.5)
+    started.start()
+    recorded = Recorded()
+    started.advance(recorded=recorded)
+    s, call = started.setting, next(c for c in recorded.calls if isinstance(c, GradientCall))
+    batches = [s.shards[a].take(at) for a, at in enumerate(recorded.batches[0])]
+    expected = Oracle(s.task).contributions(call, batches)
+    found = torch.cat(list(recorded.contributions), dim=1)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-9)

@@ -1,0 +1,227 @@
+"""Cells of a table by short keys and values, as `--cell` and the columns of a file name them.
+
+    algorithm=muffliato,graph=bipartite,agents=10|20
+
+A value is what the table shows, or what stands in the run file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from ...privacy.errors import InputError, did_you_mean
+from ...runs.run_file.tables import ScenarioName
+from ...runs.sweep.part import Part
+from ...runs.sweep.sweep_file import SEED, brief, choice_of, flat
+from .paper_result import SCALES, Computed, Entry, Scale, ScaleName
+
+ATTACK = "attack"
+"""The key of a line that says what was attacked, beside the swept keys."""
+ROWS = ("no defence", "defended")
+"""Of an attacked run: what was sent without clipping and noise, and what was sent."""
+
+# What papers' tables call keys and values, in small letters.
+_KEYS = {
+    "heterogeneity": "data.concentration",
+    "heterogeneity_inferred": "data.concentration",
+    "epsilon_level_inferred": "privacy.epsilon",
+    "network": "model.name",
+    "scenario": ATTACK,
+}
+_VALUES = {
+    "nd-cg": f"{ROWS[0]}, cross-gradient",
+    "nd-mm": f"{ROWS[0]}, momentum",
+    "dpdl-cg": f"{ROWS[1]}, cross-gradient",
+    "dpdl-mm": f"{ROWS[1]}, momentum",
+}
+_LEVEL = "level"  # of what a table varies beside data and algorithms, counted from 1
+_COUNTED = (_LEVEL, "epsilon_level_inferred")
+_ENDS = {"high": 0, "low": -1}  # of heterogeneity, by the concentrations in their order
+_WITHOUT_PRIVACY = (
+    "inf",
+    "non-private",
+    "sgda",
+    "dm-hsgd",
+)  # of a line that an entry may lack: no misspelling
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cells:
+    """What an entry has, at one scale and at all of them.
+
+    Attributes:
+        name: of the entry.
+        scale: that is run.
+        seeds: at that scale.
+        swept: by scale, the paper's first, the values of each key that tells lines apart.
+        fixed: by scale, the keys of the run file that all lines share.
+    """
+
+    name: str
+    scale: ScaleName
+    seeds: int = 0
+    swept: Mapping[ScaleName, Mapping[str, Sequence[object]]]
+    fixed: Mapping[ScaleName, Mapping[str, object]] = field(default_factory=dict)
+
+    def key(self, word: str) -> str:
+        """The key of a word: its last part, its table, or a paper's name of it.
+
+        Raises:
+            ValueError: there is none, or several.
+        """
+        swept = list(dict.fromkeys(key for keys in self.swept.values() for key in keys))
+        known = list(dict.fromkeys([*swept, *(k for of in self.fixed.values() for k in of)]))
+        word = _KEYS.get(word.lower(), word)
+        paper = next(iter(self.swept.values()))
+        level = [key for key in paper if not key.endswith(".name") and key != ATTACK]
+        for found in (
+            [key for key in known if key == word],
+            [key for key in swept if key == f"{word}.name"],
+            level if word == _LEVEL else [],
+            [key for key in swept if word == "algorithm" and key.startswith(f"{word}.")],
+            [key for key in known if key == f"{word}.name"],
+            [key for key in known if key.endswith(f".{word}")],
+        ):
+            if len(found) > 1:
+                raise InputError(f"{word!r} may be {' or '.join(found)}; give the whole key")
+            if found:
+                return found[0]
+        short = [key.removesuffix(".name").rpartition(".")[2] for key in swept]
+        raise InputError(
+            f"the keys of {self.name} are {', '.join(swept)}, and not {brief(word)}"
+            f"{did_you_mean(word, [*short, *swept])}"
+        )
+
+    def places(self, word: str, value: str) -> list[dict[str, str]]:
+        """The settings of the lines that have a value; {} where all of them have it.
+
+        Args:
+            word: as of `key`.
+
+        Returns:
+            By swept key what the table shows; nothing where other scales alone have the value.
+
+        Raises:
+            ValueError: no scale has it.
+        """
+        key = self.key(word)
+        every = [one for of in self.swept.values() for one in of.get(key, ())]
+        is_apart = bool(every)
+        told = every or [of[key] for of in self.fixed.values() if key in of]
+        every = [*every, *(of[key] for of in self.fixed.values() if key in of)]
+        asked = self._counted(word, key, value) or _VALUES.get(value.lower(), value)
+        if not _named(key, asked, every) and asked.lower() not in _WITHOUT_PRIVACY:
+            shown = list(dict.fromkeys(choice_of(key, one).shown for one in told))
+            raise InputError(
+                f"{key} of {self.name} is {' or '.join(shown)}, and not {brief(value)}"
+                f"{did_you_mean(asked, [*shown, *(str(_inner(key, one)) for one in told)])}"
+            )
+        if (here := self.swept[self.scale].get(key)) is not None:
+            return [{key: shown} for shown in _named(key, asked, here)]
+        fixed = self.fixed.get(self.scale, {})
+        has = not is_apart or (key in fixed and _named(key, asked, [fixed[key]]))
+        return [{}] if has else []
+
+    def chosen(self, texts: Sequence[str], seeds: int | None) -> Part:
+        """The part of the sweep that is asked for, as `run_sweep` takes it.
+
+        Args:
+            texts: each "key=value,key=value|value"; () of every cell.
+            seeds: how many of the first ones; None of all.
+
+        Raises:
+            ValueError: a key, value or number of seeds that the entry does not have at this scale.
+        """
+        if seeds is not None and not 1 <= seeds <= self.seeds:
+            raise InputError(
+                f"seeds={seeds} must lie in [1, {self.seeds}], the seeds of {self.name} at scale "
+                f"{self.scale}"
+            )
+        of = {} if seeds is None else {SEED: list(range(1, seeds + 1))}
+        return [{**self._cell(text), **of} for text in texts] or ([of] if of else [])
+
+    def _cell(self, text: str) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for part in re.split(r",(?=[^,|=]+=)", text):
+            word, equals, values = part.partition("=")
+            if not equals:
+                raise InputError(
+                    f"cell={text!r} must read key=value,key=value, such as graph=ring,agents=10"
+                )
+            if (key := self.key(word.strip())) in (ATTACK, *found):
+                raise InputError(
+                    f"cell={text!r} gives {key} "
+                    + ("twice" if key in found else "where all scenarios of a run are attacked")
+                    + "; leave it out"
+                )
+            found[key], fixed = [], self.fixed[self.scale].get(key)
+            for value in map(str.strip, values.split("|")):
+                places = self.places(word.strip(), value)
+                if not places or (places == [{}] and not _named(key, value, [fixed])):
+                    raise InputError(
+                        f"{self.name} has {key}={value} at another scale than {self.scale}; choose "
+                        "that, or another cell"
+                    )
+                found[key] += [place[key] for place in places if place]
+        return {key: values for key, values in found.items() if values}
+
+    def _counted(self, word: str, key: str, value: str) -> str | None:
+        """The value that a paper's table calls the first, the second, ..., or an end."""
+        every = next((of[key] for of in self.swept.values() if key in of), ())
+        shown = [choice_of(key, one).shown for one in every]
+        if word.lower() in _COUNTED and value in map(str, range(1, len(shown) + 1)):
+            return shown[int(value) - 1]
+        if key == _KEYS["heterogeneity"] and shown and value.lower() in _ENDS:
+            return sorted(shown)[_ENDS[value.lower()]]
+        return None
+
+
+def cells_of(entry: Entry, scale: ScaleName, computed: Sequence[Computed] = ()) -> Cells:
+    """What an entry has.
+
+    Args:
+        computed: the lines of a closed form.
+    """
+    if entry.closed is not None:
+        keys = dict.fromkeys(key for one in computed for key in one.place)
+        lines = {key: list(dict.fromkeys(one.place[key] for one in computed)) for key in keys}
+        return Cells(name=entry.name, scale=scale, swept={scale: lines})
+    scales = {name: entry.scales[name] for name in reversed(SCALES)}
+    return Cells(
+        name=entry.name,
+        scale=scale,
+        seeds=scales[scale].seeds,
+        swept={name: _swept(one) for name, one in scales.items()},
+        fixed={name: flat(one.base, "base") for name, one in scales.items()},
+    )
+
+
+def _swept(scale: Scale) -> dict[str, Sequence[object]]:
+    if not scale.attack:
+        return dict(scale.grid)
+    scenarios: Any = scale.base["attack"].get("scenarios", get_args(ScenarioName))
+    return {**scale.grid, ATTACK: [f"{row}, {one}" for row in ROWS for one in scenarios]}
+
+
+def _named(key: str, asked: str, values: Iterable[object]) -> list[str]:
+    """What the table shows of the values that a word names: as they are shown, or as they are."""
+    shown = {choice_of(key, one).shown: one for one in values}
+    if found := [text for text in shown if _same(text, asked)]:
+        return found
+    return [text for text, one in shown.items() if _same(str(_inner(key, one)), asked)]
+
+
+def _inner(key: str, value: object) -> object:
+    """What the run file has of a value that sets several keys."""
+    return value.get(key) if isinstance(value, Mapping) else value
+
+
+def _same(one: str, other: str) -> bool:
+    """Equal words, but for capitals, or equal numbers."""
+    try:
+        return float(one) == float(other)
+    except ValueError:
+        return one.lower() == other.lower()
