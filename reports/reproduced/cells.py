@@ -14,7 +14,8 @@ from typing import Any, get_args
 
 from ...privacy.errors import InputError, did_you_mean
 from ...runs.run_file.tables import ScenarioName
-from ...runs.sweep.sweep_file import SEED, Part, brief, choice_of, flat
+from ...runs.sweep.part import Part
+from ...runs.sweep.sweep_file import SEED, brief, choice_of, flat
 from .paper_result import SCALES, Computed, Entry, Scale, ScaleName
 
 ATTACK = "attack"

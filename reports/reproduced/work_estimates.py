@@ -32,7 +32,8 @@ from joblib import cpu_count
 
 from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
-from ...runs.sweep.sweep_file import Part, SweepFile, checked, config_of, points_meant
+from ...runs.sweep.part import Part, points_meant
+from ...runs.sweep.sweep_file import SweepFile, checked, config_of
 from .cells import cells_of
 from .paper_result import SCALES, Entry, ScaleName
 from .verdicts import check_data, placed

@@ -15,6 +15,7 @@ from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
 from .engine import Engine, Task, digest_of
+from .part import Part, points_meant
 from .results import (
     LOCKS,
     POINTS,
@@ -31,14 +32,12 @@ from .results import (
 from .sweep_file import (
     SWEEP,
     Choice,
-    Part,
     Point,
     SweepFile,
     Tried,
     check_points,
     config_of,
     file_text,
-    points_meant,
     points_of,
     shown,
     tried_of,

@@ -13,8 +13,7 @@ import torch
 from scipy import stats
 
 from overhear.privacy.errors import InputError
-from overhear.reports.reproduced import reproduce as attacked
-from overhear.reports.reproduced import work_estimates
+from overhear.reports.reproduced import attacked, work_estimates
 from overhear.reports.reproduced.cells import cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (

@@ -1,0 +1,120 @@
+"""Lines of a sweep whose runs are attacked: each scenario, without a defence and as it was sent.
+
+Beside them stand scores of the same records that take no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...attacks.scoring.metrics import ORDINARY, conventions_for, mse, psnr, ssim, unattacked
+from ...privacy.formats.pictures import opened_picture
+from ...runs.audit.evidence import read_attack
+from ...runs.audit.evidence_schema import Scenario
+from ...runs.sweep.results import POINTS, PointResult
+from ..sweep.statistics import Mean, mean_of
+from .cells import ROWS
+
+_SCORES = ("mse", "psnr", "ssim")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttackedLine:
+    """What was attacked in one way.
+
+    Attributes:
+        name: "no defence" or "defended", and the scenario.
+        scores: mse, psnr and ssim by seed, each the mean over images and attacked rounds.
+    """
+
+    name: str
+    scores: Mapping[str, Mapping[int, float]]
+
+
+def attacked_lines(
+    out: Path, results: Sequence[PointResult], *, convention: str = ""
+) -> list[AttackedLine]:
+    """The lines of the runs of one setting.
+
+    Args:
+        results: of its runs, which differ in their seed alone.
+        convention: scale of the scores, as of `Entry`.
+    """
+    found: dict[str, dict[str, dict[int, list[float]]]] = {}
+    for result, scenario in _attacks(out, results):
+        for row in scenario.rows:
+            if row.name not in ROWS:
+                continue
+            scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
+            means = row.conventions.get(convention, row.mean)
+            for score in _SCORES:
+                values = scores.setdefault(score, {}).setdefault(result.seed, [])
+                values.append(getattr(means, score))
+    return [
+        AttackedLine(
+            name=name,
+            scores={
+                score: {seed: sum(values) / len(values) for seed, values in by_seed.items()}
+                for score, by_seed in scores.items()
+            },
+        )
+        for name, scores in sorted(found.items(), key=lambda item: item[0].startswith(ROWS[1]))
+    ]
+
+
+def _attacks(out: Path, results: Sequence[PointResult]) -> Iterator[tuple[PointResult, Scenario]]:
+    """The scenarios of each run; one that somebody added to a run would be in no other's mean."""
+    for result in results:
+        kept = read_attack(out / POINTS / result.name) if result.attacked else None
+        for scenario in () if kept is None else kept.scenarios:
+            if not scenario.attack:
+                yield result, scenario
+
+
+def unattacked_scores(
+    out: Path, results: Sequence[PointResult], *, convention: str = ""
+) -> dict[str, dict[str, Mean]]:
+    """Scores of the attacked records that take no attack: by guess and score, over seeds.
+
+    Args:
+        results: of the runs of one setting; those of another have the same records.
+        convention: scale of the scores, as of `Entry`.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for result, scenario in {
+        result.seed: (result, one) for result, one in _attacks(out, results)
+    }.values():
+        if not scenario.originals:
+            continue
+        folder = out / POINTS / result.name
+        truth = torch.stack([_pixels(folder / path) for path in scenario.originals])
+        scale = conventions_for(truth.shape[1]).get(convention, ORDINARY)
+        generator = torch.Generator().manual_seed(result.seed)
+        blind = scenario.rows[0].conventions.get(convention, scenario.rows[0].mean)
+        each = {"mean image": {score: getattr(blind, score) for score in _SCORES}}
+        for name, guess in unattacked(truth, generator=generator).items():
+            pairs = list(zip(truth, guess, strict=True))
+            each[name] = {
+                score.__name__: sum(score(a, b, convention=scale) for a, b in pairs) / len(pairs)
+                for score in (mse, psnr, ssim)
+            }
+        for name, scores in each.items():
+            for score, value in scores.items():
+                found.setdefault(name, {}).setdefault(score, []).append(value)
+    return {
+        name: {score: mean_of(values) for score, values in scores.items()}
+        for name, scores in found.items()
+    }
+
+
+def _pixels(path: Path) -> Tensor:
+    """(channels, height, width) pixels of a picture, in [0, 1]."""
+    with opened_picture(path) as picture:
+        levels = torch.from_numpy(np.array(picture, dtype=np.float64) / 255.0)
+    return levels[None] if levels.ndim == 2 else levels.permute(2, 0, 1)
