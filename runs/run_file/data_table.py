@@ -108,8 +108,8 @@ class DataTable(Table):
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
     """How many numbers are predicted of a record, in place of a class."""
-    form: Literal["turned", "whisper"] = "turned"
-    """Quadratics that are turned from agent to agent, or those of Whisper's paper."""
+    form: Literal["whisper"] | None = None
+    """The quadratics of Whisper's paper, in place of some that are turned from agent to agent."""
     dimension: Annotated[int, Field(ge=2)] = 2
     """How many inputs a record of `quadratic` has."""
     rotation: Annotated[float, Field(allow_inf_nan=False)] = 15.0

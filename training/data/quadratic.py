@@ -25,8 +25,7 @@ arXiv 2501.14644, section VI-A, with agents i = 1, ..., A, of which the second h
 A turn the other way mirrors w_2 in all of them.
 
 Where we differ from the paper: the network has an intercept, of which the loss has b^2 and s^2. The
-curvatures, dimensions and turns of the form "turned" are ours. Nobody's data are in either: they
-are for evaluations.
+other quadratics are ours. Nobody's data are in either: they are for evaluations.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _Matrix = NDArray[np.float64]
 def quadratic(
     agents: int,
     *,
-    form: Literal["turned", "whisper"] = "turned",
+    form: Literal["whisper"] | None = None,
     dimension: int = 2,
     rotation: float = 15.0,
     condition: float = 10.0,
@@ -62,7 +61,7 @@ def quadratic(
 
     Args:
         agents: A.
-        form: "turned", each agent's quadratic from the one before; or "whisper", that paper's.
+        form: "whisper", that paper's; None turns each agent's quadratic from the one before.
         dimension: d, inputs of a record, at least 2; of "whisper" 2.
         rotation: degrees between an agent and the next; of "whisper" between the two halves.
         condition: largest curvature over the smallest, at least 1; no effect in "whisper".
@@ -78,8 +77,8 @@ def quadratic(
     ((2000, 2), 1, [-0.24, 0.156, 0.0])
     """
     _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
-    if form not in ("turned", "whisper"):
-        raise InputError(f"form={form!r:.40} must be 'turned' or 'whisper'")
+    if form not in (None, "whisper"):
+        raise InputError(f"form={form!r:.40} must be 'whisper', or None for ours")
     if not math.isfinite(rotation):
         raise InputError(f"rotation={rotation} must be a finite number of degrees")
     draw = np.random.default_rng(seed)

@@ -111,7 +111,7 @@ def test_without_rotation_all_agents_share_an_optimum():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"form": "wisper"}, "form='wisper' must be 'turned' or 'whisper'"),
+        ({"form": "wisper"}, "form='wisper' must be 'whisper'"),
         ({"dimension": 1}, "dimension=1 must be at least 2"),
         ({"records": 3}, "records=3 must be at least 4"),
         ({"condition": 0.5}, "condition=0.5 must be"),
