@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..privacy.errors import InputError
 from .terminal.options import (
     Address,
     Backend,
@@ -76,6 +75,7 @@ def reproduce(
     runs are a sweep in DIR, which `overhear table` and `overhear plot` read, and which cells and
     seeds of later calls fill up.
     """
+    from ..privacy.errors import InputError
     from ..reports.reproduced.registry import entry_named
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
@@ -132,6 +132,7 @@ def _list(
     format: TableOrJson,
 ) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
+    from ..privacy.errors import InputError
     from ..reports.reproduced.registry import ENTRIES
     from ..reports.reproduced.work_estimates import check_runnable, part_of, price_of
     from .terminal.progress import sweep_progress

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from ...privacy.errors import InputError
 from ...runs.requests import RequestField, fields_of
-from ...runs.run_file.tables import check_rounds_device
 from . import completion
 
 if TYPE_CHECKING:
@@ -117,6 +115,9 @@ def shared_devices(text: str | None) -> list[str]:
     Raises:
         ValueError: one of them is empty, or no device.
     """
+    from ...privacy.errors import InputError
+    from ...runs.run_file.tables import check_rounds_device
+
     names = [] if text is None else [name.strip() for name in text.split(",")]
     for name in names:
         if not name:
