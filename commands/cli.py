@@ -45,6 +45,7 @@ from .person import person
 from .plan import plan
 from .report import report
 from .reproduce import reproduce
+from .review import review
 from .schema import schema
 from .sign import sign
 from .sweep import sweep
@@ -134,7 +135,7 @@ for command in (
     *(train, attack, attack_sweep, invert),
     *(audit, audit_last_model, audit_log, audit_scores, membership, membership_training, sweep),
     *(report, sign, check, compare, total, person, schema),
-    *(table, plot, reproduce),
+    *(table, plot, reproduce, review),
     demo,
 ):
     summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")

@@ -43,9 +43,13 @@ from .participation import Event, ParticipationPattern, Reach, always, cohort, g
 from .published.claim import PublishedClaim
 from .published.dpdl import dpdl_theorem_1
 from .published.dpmixsgd import dpmixsgd_theorem_3
-from .published.dyn_d2p import dyn_d2p_clt
+from .published.dyn_d2p import dyn_d2p_clt, dyn_d2p_proposition_4
 from .published.muffliato import muffliato_bound, muffliato_losses
-from .published.whisper import whisper_information, whisper_theorem_2
+from .published.whisper import (
+    whisper_constraint_10,
+    whisper_information,
+    whisper_theorem_2,
+)
 from .reference.second_opinion import SecondOpinion, second_opinion
 from .releases.ledger import Ledger, Spent, read_ledger
 from .view.view import View
@@ -96,6 +100,7 @@ __all__ = [
     "dpdl_theorem_1",
     "dpmixsgd_theorem_3",
     "dyn_d2p_clt",
+    "dyn_d2p_proposition_4",
     "epsilon",
     "epsilon_from_mu",
     "factor",
@@ -119,6 +124,7 @@ __all__ = [
     "second_opinion",
     "trade_off",
     "victim_information",
+    "whisper_constraint_10",
     "whisper_covariance",
     "whisper_information",
     "whisper_theorem_2",

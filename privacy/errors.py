@@ -89,6 +89,7 @@ _KNOWN_AS = {
     **dict.fromkeys(("fedsgd", "cdp", "centraldp"), "cdp-dsgd"),
     **dict.fromkeys(("ldp", "localdp"), "ldp-dsgd"),
     **dict.fromkeys(("gda", "sgda"), "dp-sgda"),
+    **dict.fromkeys(("corndsgd", "cornsgd", "whisperdsgd"), "whisper"),
 }
 # What is never suggested, since it adds no noise or bounds less, and what is in its place.
 _INSTEAD = {

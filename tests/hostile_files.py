@@ -36,6 +36,7 @@ from overhear.reports.document.checked_run import _told_of
 from overhear.reports.document.found import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced.review import review
 from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
@@ -525,6 +526,9 @@ READERS = (
     Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, [{"graph.name": "ring"}])),
+    Reader("reports/reproduced/printed_table.py", ("text",), "t.csv",
+           b"data,metric,graph,value\nmnist,MSE,ring,0.8 \xc2\xb1 0.1\nmnist,PSNR,ring,6.5\n",
+           lambda path: review([path])),
     Reader("runs/attack/invert.py", ("toml",), "run.toml",
            b'[data]\ntarget = "b"\ncolumns = {a = [0, 1], b = ["f", "m"]}\n', read_columns),
     Reader("runs/attack/tokens.py", ("json",), "v.json", b'{"a": 0, "b": 1}',

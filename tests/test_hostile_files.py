@@ -128,6 +128,7 @@ OUTSIDE = {
     "reports/document/html.py": "our own table of deployments",
     "reports/judgement/sentence.py": "our own sentences",
     "reports/reproduced/registry.py": "our own entries",
+    "reports/reproduced/review.py": "our own scores",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
     "reports/reproduced/work_estimates.py": "our own file",
     "interface/shown.py": "the report that was just written",

@@ -620,6 +620,7 @@ def test_a_suggestion_never_leads_to_less_protection_than_another_near_word():
         *((word, "dp-fedavg") for word in ("fedavg", "FedAvg", "federated_averaging")),
         *((word, "cdp-dsgd") for word in ("fedsgd", "central-dp")),
         *((word, "ldp-dsgd") for word in ("local-dp", "ldp")),
+        *((word, "whisper") for word in ("CorN-DSGD", "corn_sgd", "Whisper D-SGD")),
         *(("gda", "dp-sgda"), ("dm-hgsd", "dpmixsgd"), ("choco", "choco-sgd"), ("dpld", "dpdl")),
     ],
 )

@@ -8,9 +8,9 @@ covers is stated in our words.
 |-------------|----------------------------------------------|------------------------------------|
 | `dpdl`      | Yuan, Xiao, Wang, Li 2026                    | Theorem 1, a moments accountant's  |
 | `dpmixsgd`  | Quan, Wang, Zhai, Fang, Liu 2025             | Theorem 3, of the same form        |
-| `dyn_d2p`   | Zhu, Huang, Wang, Ji, Xu 2025                | the central limit of a schedule    |
+| `dyn_d2p`   | Zhu, Huang, Wang, Ji, Xu 2025                | a central limit, Proposition 4     |
 | `muffliato` | Cyffers, Even, Bellet, Massoulie 2022        | pairwise Renyi losses              |
-| `whisper`   | Rodio, Chen, Larsson 2025                    | Theorem 2, noise for an epsilon    |
+| `whisper`   | Rodio, Chen, Larsson 2025                    | Theorem 2, constraint (10)         |
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """DPDL's Theorem 1, as a claim with the accountant's figure beside it.
 
-Y. Yuan, Y. Xiao, M. Wang, M. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
+Y. Yuan, X. Xiao, L. Wang, F. Li, "DPDL: Towards Differential Privacy Preservation in Decentralized
 Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399, Theorem 1.
 
     noise multiplier >= c2 q K sqrt(T log(1/delta)) / epsilon,    epsilon < c1 q^2 T
@@ -12,8 +12,13 @@ Stochastic Learning on Non-IID Data", 2026, arXiv 2606.04399, Theorem 1.
 | K      | sensitivity_factor | clip norms that one record changes, at multiplier 1      |
 | c1, c2 | c2                 | -; not known to us                                       |
 
-Where we differ from the paper: its constants are not known to us; c2 is an argument, and the range
-that c1 gives is not checked. K is the joint sensitivity of a trace.
+What the text at hand has: that the noise falls with epsilon, and grows with T, the number of
+agents, the sampling rate and the hyper-parameters; and constants c1, c2 that it calls explicit. The
+formula itself is lost, so this is the form of the moments accountant (Abadi et al. 2016) from which
+the paper derives it. With c2 = 1 a claimed epsilon is in units of c2, and no figure of the paper.
+
+Where we differ from the paper: c2 is an argument, and the range that c1 gives cannot be checked. K
+is the joint sensitivity of a trace, and the paper's is that of its equation (53), which is lost.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ Optimization: A Differentially Private Approach", MobiHoc 2025, arXiv 2508.07505
 | n      | examples       | of one agent                       |
 | c      | c              | -; not known to us                 |
 
+What the text at hand has: that this is the bound of Wang et al. 2017 for a G-Lipschitz loss, whose
+formula, constant and range are lost; and that each of the two blocks gets that noise by itself, as
+if the other one released nothing. With c = 1 a claimed epsilon is in units of the root of c.
+
 Where we differ from the paper: its constant is not known to us and is an argument. As published
 nothing is clipped, so nothing is proven; `repaired` puts the accountant's figure of the clipped
 form beside the claim.

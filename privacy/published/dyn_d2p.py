@@ -1,17 +1,22 @@
-"""Dyn-D2P's own figure for a schedule, a central limit, with the accountant's beside it.
+"""Dyn-D2P's own figures for a schedule, of a central limit, with the accountant's beside them.
 
 Z. Zhu, Y. Huang, X. Wang, S. Ji, J. Xu, "Dyn-D2P: Dynamic Differentially Private Decentralized
 Learning with Provable Utility Guarantee", IJCAI 2025, arXiv 2505.06651. The limit is that of Bu,
 Dong, Long, Su, "Deep Learning with Gaussian Differential Privacy", arXiv 1911.11607.
 
     mu = q sqrt(sum_k (exp(mu_k^2) - 1));    (epsilon, delta) of a mu-GDP release
-    mu_0 so that this meets epsilon
+    mu_0 so that this meets epsilon                                 Proposition 3, equation (8)
+    sigma = (q / mu) sqrt(2 sum_k C_k^2 / sigma_k^2)                Proposition 4, equation (10)
 
 | symbol | name here                             | unit                                |
 |--------|---------------------------------------|-------------------------------------|
 | q      | schedule.sampling_rate                | probability a round                 |
 | mu_k   | 1 / schedule.noise_multipliers(...)   | -                                   |
 | 1/mu_0 | noise_multiplier                      | noise std on the sum / clip norm    |
+
+Noise sigma sigma_k on round k makes mu_k = C_k / (sigma sigma_k), so Proposition 4 is the limit
+with 2 mu_k^2 in place of exp(mu_k^2) - 1. That is the larger one where mu_k^2 <= 1.256, which the
+text does not ask for, and far too small beyond.
 
 Where we differ from the paper: mu_0 is found by bracketing in its logarithm; the figure is the
 same. It is a claim: `schedule.calibrated_schedule` finds the noise that the target needs.
@@ -73,14 +78,82 @@ def dyn_d2p_clt(
         claimed = float(epsilon or 0.0)
         check_epsilon(claimed, positive=True)
         multiplier = _first_multiplier(schedule, mu_from(claimed, delta))
+    return _claim(
+        schedule,
+        multiplier,
+        statement,
+        epsilon=claimed,
+        formula="mu = q sqrt(sum_k (exp(mu_k^2) - 1)), and (epsilon, delta) of mu",
+    )
+
+
+def dyn_d2p_proposition_4(
+    schedule: Schedule, *, epsilon: float, statement: Statement
+) -> PublishedClaim:
+    """Return the noise that Dyn-D2P's Proposition 4 takes for epsilon, in closed form.
+
+    Args:
+        schedule: the rounds.
+        epsilon: what is to be claimed, > 0 and finite.
+        statement: what both figures are said of; the adjacency is the accountant's alone.
+
+    Returns:
+        The claim; `noise_multiplier` is that of the first round. Where some mu_k^2 is above 1.256
+        its first caveat says so, with the figure that Proposition 3 has for the same noise.
+
+    Raises:
+        ValueError: a value is outside its range.
+
+    Source: Zhu et al. 2025, Proposition 4.
+
+    >>> const = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1, budget_growth=1)
+    >>> claim = dyn_d2p_proposition_4(const, epsilon=1.0, statement=Statement(delta=1e-4))
+    >>> round(claim.noise_multiplier, 3), claim.caveats[0].partition(":")[0]
+    (0.107, 'outside its range')
+    """
+    within("sampling_rate", schedule.sampling_rate, "(0, inf)")
+    mu = mu_from(check_epsilon(epsilon, positive=True), statement.delta)
+    squares = schedule.relative_multipliers**-2.0  # (K,) of mu_k over mu_0
+    multiplier = schedule.sampling_rate / mu * math.sqrt(2.0 * float(squares.sum()))
+    outside: tuple[str, ...] = ()
+    if (largest := float(squares.max()) / multiplier / multiplier) > _COVERED:
+        limit = dyn_d2p_clt(schedule, noise_multiplier=multiplier, statement=statement).epsilon
+        outside = (
+            f"outside its range: 2 mu_k^2 is at least exp(mu_k^2) - 1 up to mu_k^2 = {_COVERED}, "
+            f"and a round has {largest:.4g}; Proposition 3 has epsilon {limit:.4g} for this noise",
+        )
+    return _claim(
+        schedule,
+        multiplier,
+        statement,
+        epsilon=epsilon,
+        formula="sigma = (q / mu) sqrt(2 sum_k C_k^2 / sigma_k^2), mu of (epsilon, delta)",
+        more=outside,
+    )
+
+
+_COVERED = 1.256  # where exp(x) - 1 = 2 x, rounded down
+
+
+def _claim(
+    schedule: Schedule,
+    multiplier: float,
+    statement: Statement,
+    *,
+    epsilon: float,
+    formula: str,
+    more: tuple[str, ...] = (),
+) -> PublishedClaim:
+    """A claim of the paper, beside the accountant's figure of the same rounds."""
     return PublishedClaim(
         paper="Zhu, Huang, Wang, Ji, Xu, IJCAI 2025, Dyn-D2P, arXiv 2505.06651",
-        statement="mu = q sqrt(sum_k (exp(mu_k^2) - 1)), and (epsilon, delta) of mu",
+        statement=formula,
         adversary="everything that one agent releases of its batches",
-        epsilon=claimed,
-        delta=delta,
+        epsilon=epsilon,
+        delta=statement.delta,
         noise_multiplier=multiplier,
         caveats=(
+            *more,
             "a central limit: it holds for many rounds of little each, and for no finite number of "
             "rounds is it a bound; with few examples sampled a round it claims far too little",
             "the paper draws one example uniformly; the accountant's figure is for Poisson batches",

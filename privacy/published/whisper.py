@@ -1,9 +1,10 @@
-"""Whisper's own bound on the noise that epsilon needs, with the accountant's figure beside it.
+"""Whisper's own bounds on the noise that epsilon needs, with the accountant's figure beside them.
 
 A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for Differentially
-Private Decentralized Learning", arXiv 2501.14644, Theorem 2.
+Private Decentralized Learning", arXiv 2501.14644, Theorem 2 and constraint (10).
 
     [R^-1]_ii <= b = (sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 / (2 T C^2)
+    [R^-1]_ii <= epsilon^2 / (16 C^2 T log(1/delta)),   epsilon < log(1/delta)          (10)
 
 | symbol | name here | unit                                                    |
 |--------|-----------|---------------------------------------------------------|
@@ -14,9 +15,13 @@ Private Decentralized Learning", arXiv 2501.14644, Theorem 2.
 
 Where it comes from: T rounds in which one agent's gradient changes by 2C have the Renyi loss
 alpha rho with rho = 2 C^2 T [R^-1]_ii, and rho + 2 sqrt(rho log(1/delta)) = epsilon solved for
-[R^-1]_ii is b. Exactly, the rounds are one Gaussian release with mu^2 = 4 C^2 T [R^-1]_ii.
+[R^-1]_ii is b. Exactly, the rounds are one Gaussian release with mu^2 = 4 C^2 T [R^-1]_ii. By (10)
+that loss is epsilon^2 / (8 log(1/delta)) + epsilon / sqrt(2), at most epsilon up to 2.34
+log(1/delta), further than its proposition asks, and more than epsilon beyond.
 
-Where we differ from the paper: the printed inequality is reversed; `with_slips` follows it.
+Where we differ from the paper: the printed inequality is reversed; `with_slips` follows it. The
+text of Theorem 2 that we have divides T by the number of agents and has lost a root, so that it
+would claim less than is spent; b is what its derivation gives.
 """
 
 from __future__ import annotations
@@ -120,25 +125,84 @@ def whisper_theorem_2(
     # The inequality as printed is met without any noise, which costs least.
     if with_slips:
         multiplier = 0.0
-    caveats = (
-        "against an agent that can compute its own noise from the common seed epsilon is infinite: "
-        "it can compute everybody's",
-        "it is for full batches, and for every agent taking part in every round",
-        "it comes from a bound on Renyi divergences; the exact figure needs less noise",
-    )
-    slip = (
-        "as printed the inequality is reversed: no noise meets it, and minimises the cost",
-        *caveats,
-    )
-    return PublishedClaim(
-        paper="Rodio, Chen, Larsson 2025, Whisper D-SGD, arXiv 2501.14644, Theorem 2",
-        statement=f"[R^-1]_ii {'>=' if with_slips else '<='} "
+    slip = "as printed the inequality is reversed: no noise meets it, and minimises the cost"
+    return _claim(
+        "Theorem 2",
+        f"[R^-1]_ii {'>=' if with_slips else '<='} "
         "(sqrt(log(1/delta) + epsilon) - sqrt(log(1/delta)))^2 / (2 T C^2)",
-        adversary="an eavesdropper who knows no noise",
+        caveats=(*((slip,) if with_slips else ()), *_CAVEATS, _RENYI),
         epsilon=claimed,
         delta=delta,
+        rounds=rounds,
+        multiplier=multiplier,
+    )
+
+
+def whisper_constraint_10(*, epsilon: float, delta: float, rounds: int) -> PublishedClaim:
+    """Return the noise that Whisper's optimisation takes for epsilon, its constraint (10).
+
+    Args:
+        epsilon: privacy loss of all rounds, in nats, > 0 and finite. Proposition 1 asks for less
+            than log(1/delta); above it the claim's first caveat says so.
+        delta: strictly between 0 and 1.
+        rounds: T, full batches.
+
+    Returns:
+        The claim; `noise_multiplier` is 4 sqrt(T log(1/delta)) / epsilon, whatever the clip norm.
+
+    Raises:
+        ValueError: a value is outside its range.
+
+    Source: Rodio et al. 2025, Proposition 1, with the inequality the right way round.
+
+    >>> for e in (10.0, 40.0):  # of the nine that the paper takes, and log(1/delta) is 11.5
+    ...     claim = whisper_constraint_10(epsilon=e, delta=1e-5, rounds=5000)
+    ...     print(round(claim.proven_epsilon, 2), claim.caveats[0][:13])
+    6.9 against an ag
+    41.76 Proposition 1
+    """
+    check_epsilon(epsilon, positive=True)
+    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
+    log = math.log(1.0 / check_delta(delta))
+    outside = f"Proposition 1 asks epsilon < log(1/delta) = {log:.4g}, and {epsilon:g} is not"
+    return _claim(
+        "constraint (10)",
+        "[R^-1]_ii <= epsilon^2 / (16 C^2 T log(1/delta)), epsilon < log(1/delta)",
+        caveats=(*((outside,) if epsilon >= log else ()), *_CAVEATS),
+        epsilon=epsilon,
+        delta=delta,
+        rounds=rounds,
+        multiplier=4.0 * math.sqrt(rounds * log) / epsilon,
+    )
+
+
+_CAVEATS = (
+    "against an agent that can compute its own noise from the common seed epsilon is infinite: "
+    "it can compute everybody's",
+    "it is for full batches, and for every agent taking part in every round",
+)
+_RENYI = "it comes from a bound on Renyi divergences; the exact figure needs less noise"
+
+
+def _claim(
+    where: str,
+    statement: str,
+    *,
+    caveats: tuple[str, ...],
+    epsilon: float,
+    delta: float,
+    rounds: int,
+    multiplier: float,
+) -> PublishedClaim:
+    """A claim of the paper, beside the exact figure of the same noise."""
+    return PublishedClaim(
+        paper=f"Rodio, Chen, Larsson 2025, Whisper D-SGD, arXiv 2501.14644, {where}",
+        statement=statement,
+        adversary="an eavesdropper who knows no noise",
+        epsilon=epsilon,
+        delta=delta,
         noise_multiplier=multiplier,
-        caveats=slip if with_slips else caveats,
+        caveats=caveats,
         proven_epsilon=accounted_epsilon(
             noise_multiplier=multiplier,
             delta=delta,

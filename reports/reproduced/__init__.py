@@ -1,1 +1,1 @@
-"""An entry of a paper, and its run: lines beside the paper's, verdicts, prices."""
+"""An entry of a paper, and its run: lines beside the paper's, verdicts, prices; reviews."""

@@ -55,6 +55,7 @@ class DataTable(Table):
         "user": ("name", _TABLES),
         "classes": ("name", (*_TABLES, *_ARRAYS, _OWN)),
         "outputs": ("name", (*_TABLES, *_ARRAYS, _OWN)),
+        "form": ("name", _MADE),
         "dimension": ("name", _MADE),
         "rotation": ("name", _MADE),
         "condition": ("name", _MADE),
@@ -107,10 +108,12 @@ class DataTable(Table):
     """Public number of classes; without it the labels tell it, and it counts as public."""
     outputs: Count | None = None
     """How many numbers are predicted of a record, in place of a class."""
+    form: Literal["whisper"] | None = None
+    """The quadratics of Whisper's paper, in place of some that are turned from agent to agent."""
     dimension: Annotated[int, Field(ge=2)] = 2
     """How many inputs a record of `quadratic` has."""
     rotation: Annotated[float, Field(allow_inf_nan=False)] = 15.0
-    """Degrees by which an agent's quadratic is turned from the one before."""
+    """Degrees by which an agent's quadratic is turned from the one before, or the second half."""
     condition: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 10.0
     """Largest curvature of the quadratics over the smallest."""
     records: Count = 100
@@ -178,6 +181,12 @@ class DataTable(Table):
             )
         if self.name in _MADE and self.root is not None:
             raise InputError(f"root={self.root!r} has no effect with name={self.name!r}")
+        for key in ("dimension", "condition"):
+            if self.form == "whisper" and key in self.model_fields_set:
+                raise InputError(
+                    f"{key}={getattr(self, key)} has no effect with form='whisper', whose "
+                    "quadratics have dimension 2 and curvatures 15 and 1; leave it out"
+                )
         return self
 
     @model_validator(mode="after")
@@ -347,6 +356,7 @@ class DataTable(Table):
             case "quadratic":
                 return quadratic(
                     self.agents,
+                    form=self.form,
                     dimension=self.dimension,
                     rotation=self.rotation,
                     condition=self.condition,

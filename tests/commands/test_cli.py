@@ -88,6 +88,8 @@ REFUSED = {
     "train run.toml --out none --set algorithm.name=dsgd": "momentum is unknown to dsgd",
     "train run.toml --out none --set data.name=csv --set data.root=x.csv": "columns and target",
     "reproduce nothing --out none": "nothing",
+    "review absent.csv": "no table at absent.csv",
+    "review run.toml": "has 1 columns",
     "train absent.toml --out none": "no run file at absent.toml",
     "design absent.toml": "no run file at absent.toml",
     "sweep absent.toml --out none": "no sweep file at absent.toml",

@@ -1,7 +1,7 @@
 """Whisper D-SGD: noise that hides every message and, mixed, cancels as far as privacy allows.
 
 A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD: Correlated Noise Across Agents for Differentially
-Private Decentralized Learning", 2025, arXiv 2501.14644.
+Private Decentralized Learning", 2025, arXiv 2501.14644; CorN-DSGD in its second version.
 
     1  R minimises tr(W R W^T) subject to [R^-1]_ii <= 1 for every agent i
     2  v ~ N(0, s^2 C^2 R), made by every agent from one common seed

@@ -10,21 +10,28 @@ have mean 0 and deviation s, and are orthogonal to the inputs.
 |--------|-----------|--------|----------------------------------------------------------------|
 | w, b   |           | (d+1,) | parameters of the network "linear" of one output               |
 | H      |           | (d, d) | diagonal: 1, 1/condition, 1, 1/condition, ...                  |
-| c      |           | (d,)   | agent 0's optimum, all entries 1 / sqrt(d)                     |
+| c      | centre    | (d,)   | agent 0's optimum, all entries 1 / sqrt(d)                     |
 | R      | rotation  | (d, d) | turns coordinates 0 and 1, 2 and 3, ... by degrees             |
 | s      | spread    | scalar | deviation of the residuals                                     |
 |        | records   | scalar | of each agent; the test part has as many, of the same quadratic |
 
 The mean over agents is least at w* = (sum_i H_i)^-1 sum_i H_i c_i, b* = 0, which `optimum` has.
 
-A. Rodio, Z. Chen, E. Larsson, "Whisper D-SGD", 2025, arXiv 2501.14644, tries its noise on
-quadratics that differ between agents by a rotation of 15 degrees. Curvatures, dimension and records
-are ours: the text that we have does not give them. Nobody's data are in it: it is for evaluations.
+In the form "whisper" they are those of A. Rodio, Z. Chen, E. G. Larsson, "Whisper D-SGD", 2025,
+arXiv 2501.14644, section VI-A, with agents i = 1, ..., A, of which the second half is turned:
+
+    i <= A/2:  15 (w_1 + i)^2 + w_2^2          i > A/2:  15 (w_1 - i)^2 + w_2^2, about (i, 0)
+
+A turn the other way mirrors w_2 in all of them.
+
+Where we differ from the paper: the network has an intercept, of which the loss has b^2 and s^2. The
+other quadratics are ours. Nobody's data are in either: they are for evaluations.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,6 +49,7 @@ _Matrix = NDArray[np.float64]
 def quadratic(
     agents: int,
     *,
+    form: Literal["whisper"] | None = None,
     dimension: int = 2,
     rotation: float = 15.0,
     condition: float = 10.0,
@@ -53,9 +61,10 @@ def quadratic(
 
     Args:
         agents: A.
-        dimension: d, inputs of a record, at least 2.
-        rotation: degrees between an agent and the next.
-        condition: largest curvature over the smallest, at least 1.
+        form: "whisper", that paper's; None turns each agent's quadratic from the one before.
+        dimension: d, inputs of a record, at least 2; of "whisper" 2.
+        rotation: degrees between an agent and the next; of "whisper" between the two halves.
+        condition: largest curvature over the smallest, at least 1; no effect in "whisper".
         records: of each agent, at least d + 2.
         spread: deviation of the residuals, at least 0; with 0 all records agree on the optimum.
         seed: public; decides the records and not the quadratics.
@@ -68,25 +77,33 @@ def quadratic(
     ((2000, 2), 1, [-0.24, 0.156, 0.0])
     """
     _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
+    if form not in (None, "whisper"):
+        raise InputError(f"form={form!r:.40} must be 'whisper', or None for ours")
     if not math.isfinite(rotation):
         raise InputError(f"rotation={rotation} must be a finite number of degrees")
     draw = np.random.default_rng(seed)
-    # Each agent's quadratic is the one of the agent before, turned once more.
-    turns = [_turn(dimension, math.radians(rotation * i)) for i in range(agents)]
-    curvature = np.where(np.arange(dimension) % 2, 1.0 / condition, 1.0)  # (d,)
-    centre = np.full(dimension, dimension**-0.5)
+    if form == "whisper":
+        halves = np.arange(1, agents + 1) > agents / 2  # who is in the second one
+        turns = [_turn(2, math.radians(rotation * second)) for second in halves]
+        curvature = np.array([15.0, 1.0])
+        centres = [np.array([i if halves[i - 1] else -i, 0.0]) for i in range(1, agents + 1)]
+    else:
+        # Each agent's quadratic is the one of the agent before, turned once more.
+        turns = [_turn(dimension, math.radians(rotation * i)) for i in range(agents)]
+        curvature = np.where(np.arange(dimension) % 2, 1.0 / condition, 1.0)  # (d,)
+        centres = [turn @ np.full(dimension, dimension**-0.5) for turn in turns]
     # Records whose least squares are that quadratic.
     parts = [
         [
             _least_squares(turn, curvature, centre, records=records, spread=spread, draw=draw)
-            for turn in turns
+            for turn, centre in zip(turns, centres, strict=True)
         ]
         for _ in ("train", "test")
     ]
     (inputs, targets), (test_inputs, test_targets) = map(_joined, parts)
     # The optimum of the sum of all quadratics, in closed form.
     hessians = [(turn * curvature) @ turn.T for turn in turns]
-    pulls = [h @ turn @ centre for h, turn in zip(hessians, turns, strict=True)]
+    pulls = [h @ centre for h, centre in zip(hessians, centres, strict=True)]
     best = np.linalg.solve(np.sum(hessians, axis=0), np.sum(pulls, axis=0))
     return Dataset(
         name="quadratic",
@@ -145,7 +162,7 @@ def _least_squares(
     drawn[:, 0] = 1.0
     basis = np.linalg.qr(drawn)[0] * math.sqrt(records)
     inputs = (basis[:, 1:-1] * np.sqrt(curvature)) @ turn.T
-    return inputs, inputs @ (turn @ centre) + spread * basis[:, -1]
+    return inputs, inputs @ centre + spread * basis[:, -1]
 
 
 def _joined(parts: list[tuple[_Matrix, _Matrix]]) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import pytest
 
 from overhear.privacy import Statement, delta_from_mu, epsilon, mu_from
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
-from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
+from overhear.privacy.published.dyn_d2p import dyn_d2p_clt, dyn_d2p_proposition_4
 
 ITS_OWN = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1.0, budget_growth=1.0)
 STATEMENT = Statement(delta=1e-5)
@@ -35,6 +35,40 @@ def test_equal_rounds_have_the_limit_of_the_accountant_by_that_name():
         noise_multiplier=0.8, delta=1e-4, rounds=3500, sampling_rate=1 / 2500, accountant="gdp-clt"
     )
     assert claim.epsilon == pytest.approx(named, rel=1e-9)
+
+
+def test_equal_rounds_have_the_closed_form_of_equation_9():
+    claim = dyn_d2p_clt(ITS_OWN, epsilon=1.0, statement=Statement(delta=1e-4))
+    squared = math.log(2500**2 * mu_from(1.0, 1e-4) ** 2 / 3500 + 1)
+    assert claim.noise_multiplier == pytest.approx(squared**-0.5, rel=1e-9)
+
+
+def test_proposition_4_is_its_printed_sum():
+    plan = Schedule(rounds=12, sampling_rate=0.1, clip_norm=2.0, clip_decay=3.0, budget_growth=2.0)
+    claim = dyn_d2p_proposition_4(plan, epsilon=1.0, statement=STATEMENT)
+    # sigma_k = C_k / mu_k for any mu_0: here 1, so that sigma is the first multiplier.
+    bounds = [2.0 * 3.0 ** (-k / 12) for k in range(12)]
+    noises = [c / 2.0 ** (k / 12) for k, c in enumerate(bounds)]
+    total = sum(c**2 / s**2 for c, s in zip(bounds, noises, strict=True))
+    wanted = 0.1 / mu_from(1.0, 1e-5) * math.sqrt(2 * total)
+    assert claim.noise_multiplier == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("plan", "inside"),
+    [(ITS_OWN, False), (Schedule(rounds=1000, sampling_rate=0.02), True)],
+    ids=["its own setting", "larger batches"],
+)
+def test_proposition_4_says_where_its_factor_of_2_ends(plan, inside):
+    claim = dyn_d2p_proposition_4(plan, epsilon=0.3, statement=Statement(delta=1e-4))
+    limit = dyn_d2p_clt(
+        plan, noise_multiplier=claim.noise_multiplier, statement=Statement(delta=1e-4)
+    )
+    assert (limit.epsilon <= 0.3) == inside
+    assert claim.caveats[0].startswith("outside its range") != inside
+    if not inside:
+        assert f"epsilon {limit.epsilon:.4g} for this noise" in claim.caveats[0]
+        assert claim.proven_epsilon == pytest.approx(11.77, abs=0.005)
 
 
 @pytest.mark.parametrize("growth", [1.0, 4.0, 100.0], ids=["const", "4", "100"])

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from overhear.privacy import epsilon_from_mu, mu_from, victim_information, whisper_covariance
-from overhear.privacy.published.whisper import whisper_information, whisper_theorem_2
+from overhear.privacy.published.whisper import (
+    whisper_constraint_10,
+    whisper_information,
+    whisper_theorem_2,
+)
 
 PAPER = {"delta": 1e-5, "rounds": 5000, "clip_norm": 0.1}
 
@@ -34,6 +38,29 @@ def test_the_mended_theorem_claims_more_than_is_spent(target):
     assert claim.proven_epsilon == pytest.approx(epsilon_from_mu(mu, 1e-5))
     assert claim.proven_epsilon is not None
     assert claim.proven_epsilon < target
+
+
+@pytest.mark.parametrize(
+    ("target", "proven", "inside"),
+    [(3.0, 1.74, True), (10.0, 6.90, True), (15.0, 11.32, False), (40.0, 41.76, False)],
+    ids=["3", "10", "15", "40"],
+)
+def test_constraint_10_is_put_beside_what_is_spent_and_its_range(target, proven, inside):
+    claim = whisper_constraint_10(epsilon=target, delta=1e-5, rounds=5000)
+    # [R^-1]_ii at the constraint, with the paper's clip norm, which falls out.
+    allowed = target**2 / (16 * 0.1**2 * 5000 * math.log(1e5))
+    assert claim.noise_multiplier == pytest.approx(1 / (0.1 * math.sqrt(allowed)))
+    mu = math.sqrt(4 * 0.1**2 * 5000 * allowed)
+    assert claim.proven_epsilon == pytest.approx(epsilon_from_mu(mu, 1e-5))
+    assert claim.proven_epsilon == pytest.approx(proven, abs=0.005)
+    assert ("log(1/delta) = 11.51" not in claim.caveats[0]) == inside
+
+
+def test_constraint_10_is_outside_its_range_from_log_one_over_delta_on():
+    edge = math.log(1 / 1e-5)
+    for target, outside in ((edge, True), (math.nextafter(edge, 0), False)):
+        found = whisper_constraint_10(epsilon=target, delta=1e-5, rounds=10)
+        assert found.caveats[0].startswith("Proposition 1 asks") == outside
 
 
 def test_the_bound_is_the_renyi_loss_of_the_rounds_solved_for_the_noise():
@@ -101,3 +128,6 @@ def test_the_multiplier_does_not_depend_on_the_clip_norm():
 def test_a_wrong_argument_is_named(given, named):
     with pytest.raises(ValueError, match=named):
         whisper_theorem_2(**{"epsilon": 1.0, **PAPER, **given})
+    if "clip_norm" not in given:
+        with pytest.raises(ValueError, match=named):
+            whisper_constraint_10(**{"epsilon": 1.0, "delta": 1e-5, "rounds": 10, **given})

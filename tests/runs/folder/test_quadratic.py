@@ -62,6 +62,13 @@ def test_every_agent_holds_its_own_records_and_examples_are_clipped():
         ("algorithm", {"name": "sgda"}, "name='quadratic' cannot be learned by sgda"),
         ("data", {"name": "quadratic", "partition": "shards"}, "partition='shards' has no effect"),
         ("data", {"name": "digits", "rotation": 15.0}, "rotation=15.0 has no effect"),
+        ("data", {"name": "digits", "form": "whisper"}, "form='whisper' has no effect"),
+        (
+            "data",
+            {"name": "quadratic", "form": "whisper", "condition": 15.0},
+            "condition=15.0 has no effect with form='whisper'",
+        ),
+        ("data", {"name": "quadratic", "form": "whisper", "dimension": 3}, "dimension=3 has no"),
         ("data", {"name": "quadratic", "classes": 3}, "classes=3 has no effect"),
     ],
 )

@@ -52,6 +52,52 @@ def test_the_gradient_of_all_agents_vanishes_at_the_optimum():
     assert other.norm() > 1e-2
 
 
+def whispered(point, *, agents, rotation=15.0):
+    """The objectives of Whisper's section VI-A, written out anew: (A,)."""
+    x1, x2 = point[0], point[1]
+    cosine, sine = math.cos(math.radians(rotation)), math.sin(math.radians(rotation))
+    found = []
+    for i in range(1, agents + 1):
+        if i <= agents / 2:
+            found.append(15 * (x1 + i) ** 2 + x2**2)
+        else:
+            # The function turned by the angle about (i, 0): it is evaluated where the point was.
+            u, v = cosine * (x1 - i) + sine * x2, -sine * (x1 - i) + cosine * x2
+            found.append(15 * u**2 + v**2)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("agents", [5, 20])
+def test_the_form_whisper_is_the_problem_of_its_paper(agents):
+    data = quadratic(agents, form="whisper", records=8, spread=0.0, seed=2)
+    for point in np.random.default_rng(0).normal(0, 5, (4, 3)):
+        wanted = whispered(point, agents=agents) + point[2] ** 2
+        # Central differences of a quadratic are its gradient.
+        steps = [
+            (whispered(point + h, agents=agents) - whispered(point - h, agents=agents)) / 2
+            for h in np.eye(3)
+        ]
+        slopes = np.stack([*steps[:2], np.full(agents, 2 * point[2])])  # (3, A)
+        for agent, part in enumerate(parts_held(data.held_by, agents)):
+            at = torch.tensor(point, requires_grad=True)
+            found = loss(data.inputs[part], data.targets[part], at)
+            (slope,) = torch.autograd.grad(found, at)
+            assert found.item() == pytest.approx(wanted[agent], rel=1e-5)
+            assert slope.tolist() == pytest.approx(slopes[:, agent].tolist(), rel=1e-4, abs=1e-3)
+
+
+def test_the_optimum_of_the_form_whisper_is_where_its_mean_is_least():
+    best = quadratic(20, form="whisper").optimum.numpy()
+    hessian = np.zeros((2, 2))
+    for j, h in enumerate(np.eye(2)):
+        for k, g in enumerate(np.eye(2)):
+            corners = ((h + g, 1), (h, -1), (g, -1), (0 * h, 1))
+            hessian[j, k] = sum(s * whispered(c, agents=20).mean() for c, s in corners)
+    slope = [(whispered(h, agents=20) - whispered(-h, agents=20)).mean() / 2 for h in np.eye(2)]
+    assert best.tolist() == pytest.approx([*np.linalg.solve(hessian, np.negative(slope)), 0.0])
+    assert best.round(3).tolist() == [2.846, 15.076, 0.0]
+
+
 def test_the_seed_decides_the_records_and_not_the_quadratics():
     one, two = quadratic(3, seed=0), quadratic(3, seed=1)
     assert not torch.equal(one.inputs, two.inputs)
@@ -65,6 +111,7 @@ def test_without_rotation_all_agents_share_an_optimum():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"form": "wisper"}, "form='wisper' must be 'whisper'"),
         ({"dimension": 1}, "dimension=1 must be at least 2"),
         ({"records": 3}, "records=3 must be at least 4"),
         ({"condition": 0.5}, "condition=0.5 must be"),

@@ -1,0 +1,196 @@
+"""A table as it is printed, read from CSV: settings and figures, line by line.
+
+A column of figures is known by its name or by cells such as 83.5 ± 1.3; one of spreads belongs to
+the figures left of it. Other columns are settings. In long form `metric` names what `value` holds.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from ...privacy.bounded import read_bounded
+from ...privacy.errors import InputError, did_you_mean
+from ...privacy.formats.csv_rows import CsvRows, check_names
+
+_MOST_BYTES, _MOST_LINES, _MOST_CELLS = 4 << 20, 2000, 20_000
+SHARES = ("accuracy", "acc", "auroc", "auc", "ssim", "f1", "precision", "recall")
+"""Kinds of figures between 0 and 1, or 0 and 100 %."""
+_KINDS = (*SHARES, "mse", "psnr", "rmse", "loss")
+_SPREADS = {"spread", "std", "sd", "stderr", "sem", "deviation"}
+# Heads of `overhear table` that are neither a setting nor a figure of the line alone.
+_LEFT_OUT = re.compile("difference|n|constant answer|ε .*")
+_MISSING = {"", "-", "–", "—", "diverged"}
+_NUMBER = r"(?:[+-]?\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?|inf|∞)"
+_SPREAD = rf"(?:±|\+-|\+/-|\\pm) ?({_NUMBER}) ?%?|\[{_NUMBER}, ?{_NUMBER}\]|\(n = \d+\)"
+_CELL = re.compile(rf"({_NUMBER}) ?%? ?(?:{_SPREAD})?", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A figure to the digits that are printed, with its spread where there is one."""
+
+    value: Decimal
+    spread: Decimal | None = None
+
+    def __str__(self) -> str:
+        return str(self.value) if self.spread is None else f"{self.value} ± {self.spread}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """What a table says of one setting.
+
+    Attributes:
+        number: of the line in its file, from 1; the first where several are of one setting.
+        settings: by column; the name of the file is one of them.
+        figures: by column, or by metric.
+    """
+
+    number: int
+    settings: Mapping[str, str]
+    figures: Mapping[str, Printed]
+
+
+def words_of(head: str) -> set[str]:
+    """The words in the name of a column, in small letters."""
+    return set(re.findall(r"[a-z]+\d*", head.lower()))
+
+
+def kind_of(name: str) -> str:
+    """What a figure is by its name, such as "accuracy"; nothing where that is not known.
+
+    >>> kind_of("accuracy_percent"), kind_of("attack PSNR, dB"), kind_of("agents")
+    ('accuracy', 'psnr', '')
+    """
+    return next((kind for kind in _KINDS if kind in words_of(name)), "")
+
+
+def read_tables(paths: Sequence[Path], *, figures: Sequence[str] = ()) -> list[Line]:
+    """The lines of one or several tables.
+
+    Args:
+        paths: CSV files.
+        figures: columns that hold figures; () goes by names and cells.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: a file is given twice, is too large or no table, has no figures or two lines of
+            one setting, or a figure is no number.
+    """
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("a table is given twice; give each once")
+    same_names = len({path.name for path in paths}) < len(paths)
+    found = [
+        line
+        for path in paths
+        for line in _read(path, str(path) if same_names else path.name, figures)
+    ]
+    if len(found) > _MOST_LINES:
+        raise InputError(f"{len(found)} lines are more than {_MOST_LINES}; give fewer tables")
+    return found
+
+
+def _read(path: Path, file: str, asked: Sequence[str]) -> list[Line]:
+    numbers, columns = _columns(path)
+    known = f"; name one of {', '.join(columns)} by --figure"
+    for head in asked:
+        if head not in columns:
+            close = did_you_mean(head, columns, form=repr) or known
+            raise InputError(f"{path} has no column {head!r:.80}{close}")
+    metric = "metric" if not asked and {"metric", "value"} <= columns.keys() else ""
+    holds = ["value"] if metric else [h for h in columns if _holds_figures(h, columns[h])]
+    # Each column of figures or spreads, with the figures that it belongs to.
+    owner: dict[str, str] = {}
+    for head in columns:
+        if head in (asked or holds):
+            owner[head] = head
+        elif owner and _SPREADS & words_of(head):
+            owner[head] = list(owner.values())[-1]
+    if not owner and not {"epsilon", "delta"} <= columns.keys():
+        raise InputError(f"{path} has no column that is known to hold figures{known}")
+    names = [
+        head
+        for head in columns
+        if head not in (*owner, metric)
+        and not _LEFT_OUT.fullmatch(head)
+        and not (metric and _follows(columns[head], columns[metric]))
+    ]
+    found: dict[tuple[str, ...], Line] = {}
+    for at, number in enumerate(numbers):
+        figures: dict[str, Printed] = {}
+        for head, of in owner.items():
+            name = columns[metric][at] if metric else of
+            one = _printed(path, number, head, columns[head][at])
+            if one is not None and head == of:
+                figures[name] = one
+            elif one is not None and name in figures:
+                figures[name] = Printed(figures[name].value, one.value)
+        settings = {"file": file, **{head: columns[head][at] for head in names}}
+        before = found.get(key := tuple(settings.values()))
+        if before is not None and (not metric or figures.keys() & before.figures.keys()):
+            raise InputError(
+                f"{path} lines {before.number} and {number} have the same settings; add the column "
+                "that tells them apart, or take one out"
+            )
+        if before is not None:
+            figures, number = {**before.figures, **figures}, before.number
+        found[key] = Line(number=number, settings=settings, figures=figures)
+    return list(found.values())
+
+
+def _columns(path: Path) -> tuple[list[int], dict[str, list[str]]]:
+    """The number of each line, and the cells by the name of their column."""
+    held = io.BytesIO(read_bounded(path, _MOST_BYTES))
+    rows = CsvRows(path, io.TextIOWrapper(held, encoding="utf-8-sig", newline=""))
+    heads = [head.strip() for head in next(rows, [])]
+    check_names(path, heads)
+    table = [(rows.line, row) for row in rows if any(row)]
+    if len(heads) < 2 or not 0 < len(table) <= min(_MOST_LINES, _MOST_CELLS // len(heads)):
+        raise InputError(
+            f"{path} has {len(heads)} columns and {len(table)} lines below their names; a table "
+            f"has 2 columns and a line at least, and at most {_MOST_LINES} lines and "
+            f"{_MOST_CELLS} cells are read"
+        )
+    for number, row in table:
+        if len(row) != len(heads):
+            raise InputError(
+                f"{path} line {number} has {len(row)} cells for {len(heads)} columns; write one "
+                "for each"
+            )
+    cells = zip(*(row for _, row in table), strict=True)
+    return [number for number, _ in table], {
+        head: [cell.strip() for cell in column] for head, column in zip(heads, cells, strict=True)
+    }
+
+
+def _holds_figures(head: str, cells: Sequence[str]) -> bool:
+    held = [_match(cell) for cell in cells if cell not in _MISSING]
+    numbers = [one for one in held if one]
+    known = kind_of(head) or head == "mean model" or any(one[2] for one in numbers)
+    is_other = _LEFT_OUT.fullmatch(head) or _SPREADS & words_of(head)
+    return bool(known and not is_other and 2 * len(numbers) > len(held))
+
+
+def _follows(cells: Sequence[str], metrics: Sequence[str]) -> bool:
+    """Whether a column says no more than the metric, such as its unit."""
+    return len(set(cells)) > 1 and len({*zip(metrics, cells, strict=True)}) == len(set(metrics))
+
+
+def _match(cell: str) -> re.Match[str] | None:
+    return _CELL.fullmatch(cell.replace("$", "").replace("*", "").replace("−", "-").strip())
+
+
+def _printed(path: Path, number: int, head: str, cell: str) -> Printed | None:
+    if cell in _MISSING:
+        return None
+    if (found := _match(cell)) is None:
+        raise InputError(
+            f"{path} line {number}: {head}={cell!r:.80} must be a number, or one with its spread "
+            "such as 83.5 ± 1.3; leave the cell empty where there is none"
+        )
+    return Printed(*(Decimal(one.replace("∞", "inf")) for one in found.groups() if one))

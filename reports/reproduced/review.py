@@ -1,0 +1,484 @@
+"""A referee for printed tables: what of them can be checked by the table alone, as facts.
+
+Rows. The columns of a printed table are the levels of the setting that changes most from line to
+line, and a row is what stands over all of them; a line of three figures, spreads counted, is a row
+itself. Rows that are the same to the last digit are a finding where so many of them have a
+probability of at most 1 in 100. Independent runs of the same true values print one mean of n runs
+with spreads s and s' with probability at most h / sqrt(2 pi (s^2 + s'^2) / n), and one spread with
+h / sqrt(pi (s^2 + s'^2) / (n - 1)), for a unit h of the last digit; s is taken as a deviation, and
+half a unit smaller, which makes both larger. The product over a row, summed over all pairs of rows
+that chi-square at 99 % does not tell apart, is how many equal pairs are expected, of a Poisson
+variable. Without spreads the pairs are those of the same algorithms that differ in the same
+settings, and a figure is printed the same with probability e / n, where e of n such pairs agree in
+it, or (e + 1) / (n + 2) where a pair is equal.
+
+MSE and PSNR. L = sqrt(MSE 10^(PSNR / 10)) is the data range of PSNR. A mean of PSNRs is at least
+the PSNR of the mean MSE, so L is at least the range of the pixels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...privacy.errors import InputError
+from ...privacy.published.whisper import whisper_constraint_10
+from ...runs.numbers import bound, figure
+from .printed_table import SHARES, Line, Printed, kind_of, read_tables, words_of
+
+_RARE = 0.01
+_LEAST = 3  # figures of a row, and levels of what is the same at all
+_WHO = ("algorithm", "method", "approach", "scheme", "scenario", "attack", "defence", "defense")
+_RANGES = {1.0: "[0, 1]", 2.0: "[-1, 1]", 255.0: "[0, 255]"}
+_STANDARDISED = (3.5, 4.3)  # CIFAR-10's channels are 3.8 to 4.1 wide
+_WORSE = (1.25, 1.0)  # than a guess: times its MSE, and dB below its PSNR
+
+Array = NDArray[np.float64]
+Settings = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remark:
+    """Something that a table shows.
+
+    Attributes:
+        kind: what it is about.
+        words: one sentence or two.
+        is_finding: whether something does not fit; else it is a fact to know the table by.
+        figures: the same as numbers and texts.
+    """
+
+    kind: str
+    words: str
+    is_finding: bool
+    figures: Mapping[str, object]
+
+
+def _finding(kind: str, words: str, **figures: object) -> Remark:
+    return Remark(kind=kind, words=words, is_finding=True, figures=figures)
+
+
+def _fact(kind: str, words: str, **figures: object) -> Remark:
+    return Remark(kind=kind, words=words, is_finding=False, figures=figures)
+
+
+def review(paths: Sequence[Path], *, figures: Sequence[str] = (), runs: int = 20) -> list[Remark]:
+    """What one or several tables show, findings first.
+
+    Args:
+        paths: CSV files, of whose rows those of different files are compared, too.
+        figures: columns that hold figures; () goes by names.
+        runs: n behind each spread, from 2; more of them make equal rows more likely.
+
+    Raises:
+        FileNotFoundError: a file is not there.
+        ValueError: a file is no table.
+    """
+    if runs < 2:
+        raise InputError(f"runs={runs} must be at least 2; one run has no spread")
+    lines = read_tables(paths, figures=figures)
+    parts = (_impossible(lines), _claims(lines), _pixels(lines), _orders(lines))
+    remarks = itertools.chain(_copies(lines, runs), *parts)
+    return sorted(remarks, key=lambda one: not one.is_finding)
+
+
+def _who(settings: Iterable[str]) -> str:
+    """The column that says what is compared, such as the algorithm."""
+    return next((head for kind in _WHO for head in settings if kind in words_of(head)), "")
+
+
+def _where(settings: Settings) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def _groups(lines: Iterable[Line], *without: str) -> list[list[Line]]:
+    """The lines that differ in some settings alone, in a group each."""
+    found: dict[tuple[tuple[str, str], ...], list[Line]] = {}
+    for line in lines:
+        key = tuple((k, v) for k, v in line.settings.items() if k not in without)
+        found.setdefault(key, []).append(line)
+    return list(found.values())
+
+
+# Rows that are the same.
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Lines over the levels of one setting, or of all that make no difference to `who`."""
+
+    lines: Sequence[Line]
+    settings: Settings
+    who: str
+    is_constant: bool
+    figures: Mapping[tuple[str, str], Printed]
+
+
+def _copies(lines: Sequence[Line], runs: int) -> Iterator[Remark]:
+    files = dict.fromkeys(line.settings["file"] for line in lines)
+    rows: list[_Row] = []
+    for file in files:
+        held = [line for line in lines if line.settings["file"] == file]
+        constants = _constants(held, who := _who(held[0].settings))
+        rows += _rows_of(held, constants, who)
+        for name, keys in constants.items():
+            words = f"{name} has the same figures at all levels of {', '.join(keys)} in {file}."
+            yield _fact("the same at all levels", words, file=file, of=name, settings=keys)
+    yield from _odd_constants([row for row in rows if row.is_constant])
+    shapes: dict[frozenset[tuple[object, bool]], list[_Row]] = {}
+    for row in rows:
+        shape = frozenset((key, of.spread is None) for key, of in row.figures.items())
+        shapes.setdefault(shape, []).append(row)
+    for alike in shapes.values():
+        yield from _same_rows(alike, runs)
+
+
+def _constants(lines: Sequence[Line], who: str) -> dict[str, list[str]]:
+    """By algorithm the settings at all of whose levels, three at least, it has the same figures."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(line.settings[who] for line in lines if who):
+        own = [line for line in lines if line.settings[who] == name]
+        for key in [key for key in lines[0].settings if key not in ("file", who)]:
+            if all(
+                same[_LEAST - 1 :] and all(line.figures == same[0].figures != {} for line in same)
+                for same in _groups(own, key)
+            ):
+                found.setdefault(name, []).append(key)
+    return found
+
+
+def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str) -> list[_Row]:
+    """The rows of one file; one alone where a setting makes no difference."""
+    least = min(sum(1 + (of.spread is not None) for of in line.figures.values()) for line in lines)
+    changes = {
+        key: sum(a.settings[key] != b.settings[key] for a, b in itertools.pairwise(lines))
+        for key in lines[0].settings
+        if key not in ("file", who)
+    }
+    over = max(changes, key=changes.__getitem__, default="") if least < _LEAST else ""
+    found: dict[tuple[str, ...], _Row] = {}
+    for group in _groups(lines, over):
+        name = group[0].settings.get(who, "")
+        steady = constants.get(name, [])
+        settings = {k: v for k, v in group[0].settings.items() if k not in (over, *steady)}
+        figures = {
+            (line.settings.get(over, ""), of): printed
+            for line in group
+            for of, printed in line.figures.items()
+            if printed.value.is_finite() and (printed.spread or Decimal(0)).is_finite()
+        }
+        row = _Row(group, settings, name, bool(steady), figures)
+        found.setdefault(tuple(settings.values()), row)
+    return list(found.values())
+
+
+def _odd_constants(rows: Sequence[_Row]) -> Iterator[Remark]:
+    """The one figure in which rows differ that are one algorithm's and else the same."""
+    for one, two in itertools.combinations(rows, 2):
+        if one.who != two.who or one.figures.keys() != two.figures.keys() or len(one.figures) < 3:
+            continue
+        other = [key for key, of in one.figures.items() if of != two.figures[key]]
+        if len(other) == 1:
+            places = _apart([one, two])[1]
+            values = [str(row.figures[other[0]]) for row in (one, two)]
+            at = " ".join(filter(None, other[0]))
+            words = (
+                f"{one.who} has the same figures at {' and at '.join(map(_where, places))} but "
+                f"for {at}: {values[0]} and {values[1]}."
+            )
+            yield _finding("one figure differs", words, of=one.who, at=at, values=values)
+
+
+def _apart(rows: Sequence[_Row]) -> tuple[Settings, list[Settings]]:
+    """The settings that all rows have, and those of each in which they differ."""
+    every = [row.settings for row in rows]
+    shared = {k: v for k, v in every[0].items() if all(one.get(k) == v for one in every)}
+    return shared, [{k: v for k, v in one.items() if k not in shared} for one in every]
+
+
+def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
+    """Rows of one shape that are the same, and whether chance explains so many."""
+    keys = list(rows[0].figures)
+    classes: dict[tuple[Printed, ...], list[int]] = {}
+    for at, row in enumerate(rows):
+        classes.setdefault(tuple(row.figures[key] for key in keys), []).append(at)
+    same = {
+        printed: found
+        for printed, found in classes.items()
+        if len({rows[at].who if rows[at].is_constant else at for at in found}) > 1
+    }
+    table = np.array([[_floats(row.figures[key]) for key in keys] for row in rows])
+    figures = int(np.isfinite(table[0]).sum()) if keys else 0
+    if not same or figures < _LEAST:
+        return
+    from scipy.stats import poisson
+
+    values, spreads = table[..., 0], table[..., 1]
+    units = np.array([_unit(row.figures[key] for row in rows) for key in keys])
+    if np.isnan(spreads).any():
+        (expected, how), chances = _by_digits(rows, values, units), None
+    else:
+        expected, how, chances = _by_spreads(values, spreads, units, runs)
+    count = sum(len(found) - 1 for found in same.values())
+    odds = float(poisson.sf(count - 1, expected))
+    common = _apart(rows)[0]
+    for printed, found in same.items():
+        shared, own = _apart([rows[at] for at in found])
+        of = _where({key: value for key, value in shared.items() if key not in common})
+        words = (
+            f"{' and '.join(map(_where, own))} are the same in all {figures} figures"
+            f"{' of ' * bool(of)}{of}: {', '.join(map(str, printed))}."
+        )
+        if chances is not None:
+            chance = figure(chances[found[0]], 2)
+            words += f" Of equal true values, chance does so with probability {chance} at most."
+        numbers = [[line.number for line in rows[at].lines] for at in found]
+        make, held = _finding if odds <= _RARE else _fact, [*map(str, printed)]
+        yield make(
+            "rows that are the same", words, of=shared, rows=own, lines=numbers, figures=held
+        )
+    words = (
+        f"{count} of {len(rows)} rows {'repeats another' if count == 1 else 'repeat others'}; "
+        f"{figure(expected, 2)} are expected by chance, {how}. So many have probability "
+        f"{figure(odds, 2)}."
+    )
+    yield _fact("chance", words, count=count, expected=expected, probability=odds)
+
+
+def _floats(printed: Printed) -> tuple[float, float]:
+    return float(printed.value), math.nan if printed.spread is None else float(printed.spread)
+
+
+def _unit(figures: Iterable[Printed]) -> float:
+    """The unit of the last digit that any of some figures has."""
+    exponents = [one.value.as_tuple().exponent for one in figures if one.value.is_finite()]
+    return 10.0 ** min(map(int, exponents), default=0)
+
+
+def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[float, str]:
+    """How many rows are expected to be the same, and by what, of figures (R, k) without spreads."""
+    one, two = np.triu_indices(len(rows), 1)
+    keys = dict.fromkeys(key for row in rows for key in row.settings)
+    codes = np.array([[hash(row.settings.get(key)) for key in keys] for row in rows])
+    names = np.array([hash(row.who) for row in rows])
+    # The kind of a pair, as one number: the settings that differ, and the two algorithms.
+    differ = (codes[one] != codes[two]) @ np.random.default_rng(0).integers(1 << 40, size=len(keys))
+    _, kinds = np.unique(differ + names[one] * names[two], return_inverse=True)
+    agree = np.abs(values[one] - values[two]) <= units / 2
+    count = np.bincount(kinds)[:, None]
+    more = np.bincount(kinds, agree.all(axis=1))[:, None] > 0
+    each = np.column_stack([np.bincount(kinds, column) for column in agree.T])
+    expected = float((count[:, 0] * ((each + more) / (count + 2 * more)).prod(axis=1)).sum())
+    return expected, "by how often single figures agree in pairs of the same kind"
+
+
+def _by_spreads(
+    values: Array, spreads: Array, units: Array, runs: int
+) -> tuple[float, str, list[float]]:
+    """The same where each of the figures, (R, k), has a spread of so many runs."""
+
+    def chance(first: Array, second: Array) -> Array:
+        wide = np.maximum(first - units / 2, 0) ** 2 + np.maximum(second - units / 2, 0) ** 2
+        with np.errstate(divide="ignore"):
+            means = np.minimum(units / np.sqrt(2 * np.pi * wide / runs), 1)
+            own = np.minimum(units / np.sqrt(np.pi * wide / (runs - 1)), 1)
+        return (means * own).prod(axis=-1)
+
+    from scipy.stats import chi2
+
+    one, two = np.triu_indices(len(values), 1)
+    wide = (spreads[one] + units / 2) ** 2 + (spreads[two] + units / 2) ** 2
+    means, own = (np.maximum(np.abs(of[one] - of[two]) - units, 0) ** 2 for of in (values, spreads))
+    told = ((means * runs + own * 2 * (runs - 1)) / wide).sum(axis=1)
+    near = told <= chi2.isf(_RARE, 2 * values.shape[1])
+    how = f"by spreads of {runs} runs, which do not tell {near.sum()} of {len(near)} pairs apart"
+    expected = float(chance(spreads[one[near]], spreads[two[near]]).sum())
+    return expected, how, chance(spreads, spreads).tolist()
+
+
+# Who is first, and figures that cannot be.
+
+
+def _orders(lines: Sequence[Line]) -> Iterator[Remark]:
+    """Which algorithm has the largest share in how many cells."""
+    who = _who(lines[0].settings)
+    for name in dict.fromkeys(name for line in lines for name in line.figures):
+        if kind_of(name) not in SHARES or kind_of(name) == "ssim" or not who:
+            continue
+        leads: dict[str, list[Decimal]] = {}
+        held = [of for of in lines if name in of.figures and of.figures[name].value.is_finite()]
+        cells = [of for of in _groups(held, who) if of[1:]]
+        for cell in cells:
+            first, second, *_ = sorted(cell, key=lambda line: -line.figures[name].value)
+            lead = first.figures[name].value - second.figures[name].value
+            if lead:
+                leads.setdefault(first.settings[who], []).append(lead)
+        said = "; ".join(
+            f"{one} is first in {len(of)} of {len(cells)} cells, by {min(of)} to {max(of)}"
+            for one, of in sorted(leads.items(), key=lambda item: -len(item[1]))
+        )
+        if leads:
+            first_in = {one: len(of) for one, of in leads.items()}
+            yield _fact("order", f"{name}: {said}.", cells=len(cells), first=first_in)
+
+
+def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
+    """Figures outside of their range, spreads that no values in it have, and spreads of 0."""
+    columns: dict[tuple[str, str], list[tuple[Line, Printed]]] = {}
+    for line in lines:
+        for name, of in line.figures.items():
+            columns.setdefault((line.settings["file"], name), []).append((line, of))
+    for (file, name), held in columns.items():
+        kind, low, top = kind_of(name), -math.inf, math.inf
+        if kind in SHARES:
+            middle = float(np.median([float(of.value) for _, of in held]))
+            top = 100.0 if middle > 1.5 or words_of(name) & {"percent", "pct"} else 1.0
+            low = -top if kind == "ssim" else 0.0
+        elif kind in ("mse", "rmse"):
+            low = 0.0
+        for line, of in held:
+            (value, spread), half, most, why = _floats(of), _unit([of]) / 2, math.inf, ""
+            if top < math.inf:  # of two runs, which deviate most
+                most = math.sqrt(max(2 * (value - low + half) * (top - value + half), 0))
+            if not low <= value <= top:
+                why = f"does not lie in [{low:g}, {top:g}]"
+            elif spread < 0 or spread > most + half:
+                why = f"has a spread that is not in [0, {most:.3g}], where values in range have it"
+            if why:
+                words = f"{file} line {line.number}: {name}={of} {why}."
+                yield _finding("impossible figure", words, line=line.number, value=str(of))
+        spreads = [of.spread for _, of in held if of.spread is not None]
+        if zeros := sum(one == 0 for one in spreads):
+            words = f"{file} {name}: {zeros} of {len(spreads)} spreads are printed as 0."
+            yield _fact("spreads of 0", words, count=zeros, of=len(spreads))
+
+
+# MSE, PSNR and what a guess scores.
+
+
+@cache
+def stored_blind_scores() -> Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]:
+    """(MSE, PSNR in dB, SSIM) by data set, by data range, by guess; see benchmarks/blind_scores."""
+    place = resources.files("overhear.reports.reproduced").joinpath("blind_scores.toml")
+    return tomllib.loads(place.read_text("utf-8"))
+
+
+def _pixels(lines: Sequence[Line]) -> Iterator[Remark]:
+    """The range that MSE and PSNR imply, cells in which they do not fit, and blind guesses."""
+    tables: dict[tuple[str, str], list[tuple[Line, Printed, Printed]]] = {}
+    for line in lines:
+        scores = {kind_of(name): of for name, of in line.figures.items()}
+        names = [v for k, v in line.settings.items() if words_of(k) & {"data", "dataset"}]
+        if {"mse", "psnr"} <= scores.keys():
+            place = (line.settings["file"], "".join(names[:1]))
+            tables.setdefault(place, []).append((line, scores["mse"], scores["psnr"]))
+    for (file, data), held in tables.items():
+        implied = [_implied(error, ratio) for _, error, ratio in held]
+        if not (ranges := [at for at, _ in implied if at < math.inf]):
+            continue
+        least, middle, most = min(ranges), float(np.median(ranges)), max(ranges)
+        usual = next((one for one in _RANGES if abs(middle / one - 1) < 0.1), None)
+        meant, key = "none of 1, 2, 255", ""
+        if usual is not None:
+            meant, key = f"pixels in {_RANGES[usual]}", f"{usual:g}"
+        elif _STANDARDISED[0] <= middle <= _STANDARDISED[1]:
+            meant, key = "about that of pixels standardised by channel", "standardised"
+        words = (
+            f"{file} {data}: MSE and PSNR of {len(held)} cells imply a data range of {least:.3g} "
+            f"to {most:.3g}, median {middle:.3g}: {meant}."
+        )
+        yield _fact("data range", words, least=least, median=middle, largest=most)
+        for (line, error, ratio), (at, slack) in zip(held, implied, strict=True):
+            if at * (1 + slack) < (floor := usual or 0.7 * middle):
+                words = (
+                    f"{_where(line.settings)}: MSE {error} and PSNR {ratio} imply a data range of "
+                    f"{at:.3g}, below {floor:.3g}; of the same pictures and range, a mean of PSNRs "
+                    "is at least the PSNR of the mean MSE."
+                )
+                yield _finding("MSE and PSNR", words, line=line.number, range=at)
+        stored = stored_blind_scores().get(re.sub(r"[-_]|[ ,(].*", "", data.lower()), {})
+        if key in stored:
+            yield from _below_guesses(held, stored[key])
+
+
+def _implied(error: Printed, ratio: Printed) -> tuple[float, float]:
+    """The data range of a cell, and by which share of it rounding may have lowered it."""
+    mse, psnr = float(error.value), float(ratio.value)
+    if not (0 < mse < math.inf and abs(psnr) < 1000):
+        return math.inf, 0.0
+    slack = _unit([error]) / mse / 4 + _unit([ratio]) * math.log(10) / 40
+    return math.sqrt(mse * 10 ** (psnr / 10)), 1.1 * slack
+
+
+def _below_guesses(
+    held: Sequence[tuple[Line, Printed, Printed]], guesses: Mapping[str, Sequence[float]]
+) -> Iterator[Remark]:
+    """By what was attacked, the guesses that no cell reaches."""
+    file, who = held[0][0].settings["file"], _who(held[0][0].settings)
+    for of in dict.fromkeys(line.settings.get(who, "the attack") for line, _, _ in held):
+        own = [cell for cell in held if cell[0].settings.get(who, "the attack") == of]
+        least = min(float(error.value) for _, error, _ in own)
+        most = max(float(ratio.value) for _, _, ratio in own)
+        below = {
+            name: f"{name} ({psnr:g} dB, {mse:.3g})"
+            for name, (mse, psnr, _) in guesses.items()
+            if least > _WORSE[0] * mse and most < psnr - _WORSE[1]
+        }
+        start, level, _ = guesses["random start"]
+        is_start = least > start / _WORSE[0] and most < level + _WORSE[1]
+        words = (
+            f"{file} {of}: of {len(own)} cells none has over {most:g} dB or an MSE below {least:g}."
+        )
+        if below:
+            words += f" Guesses without any message do better: {', '.join(below.values())}."
+        if is_start:
+            words += f" A random start does as well ({level:g} dB, {start:.3g})."
+        if below or is_start:
+            yield _finding(
+                "below a blind guess", words, of=of, psnr=most, mse=least, below=[*below],
+                random_start=is_start,
+            )  # fmt: skip
+
+
+# What a table claims of privacy.
+
+
+def _claims(lines: Sequence[Line]) -> Iterator[Remark]:
+    """Claims by Whisper's constraint (10), outside of its range or below what it gives."""
+    told = set()
+    for line in lines:
+        by = {word: value for head, value in line.settings.items() for word in words_of(head)}
+        names = {word for value in line.settings.values() for word in words_of(value)}
+        try:
+            epsilon, delta = float(by["epsilon"]), float(by["delta"])
+        except (KeyError, ValueError):
+            continue
+        if not (names & {"whisper", "corn"} and 0 < epsilon <= 1e6 and 0 < delta < 1):
+            continue
+        given = whisper_constraint_10(epsilon=epsilon, delta=delta, rounds=1).proven_epsilon
+        holds = epsilon < math.log(1 / delta)
+        if (epsilon, delta) in told or (holds and given <= epsilon):
+            continue
+        told.add((epsilon, delta))
+        words = (
+            f"Whisper's constraint (10), the right way round, gives {bound(given, 4)} against an "
+            f"eavesdropper at epsilon {epsilon:g} and delta {delta:g}, and no bound against an "
+            "agent, who has the common seed"
+        )
+        if not holds:
+            words += f"; its range ends below log(1/delta) = {math.log(1 / delta):.4g}"
+        yield _finding(
+            "bound" if holds else "bound outside of its range", f"{words}.", line=line.number,
+            epsilon=epsilon, delta=delta, gives=given,
+        )  # fmt: skip

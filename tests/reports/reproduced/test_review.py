@@ -1,0 +1,321 @@
+"""A review of printed tables: what it finds in the four papers' tables, and in honest ones not."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overhear.commands.cli import main
+from overhear.reports.reproduced.printed_table import read_tables
+from overhear.reports.reproduced.review import review, stored_blind_scores
+from overhear.reports.sweep.table import sweep_table, table_text
+from tests.benchmark_scripts import benchmark
+from tests.real_data import data_root, root_with
+from tests.reports.sweep.test_table import FOUR, sweep_of
+
+
+def written(folder: Path, text: str, name: str = "t.csv") -> Path:
+    path = folder / name
+    path.write_text("\n".join(line.strip() for line in text.strip().splitlines()), "utf-8")
+    return path
+
+
+def found(*paths: Path, **options) -> list[str]:
+    return [one.kind for one in review(paths, **options) if one.is_finding]
+
+
+def paper(*names: str) -> list[Path]:
+    """Tables of the papers, which lie beside the folder of data."""
+    paths = [data_root().parent / "papers" / f"{name}.csv" for name in names]
+    if not all(path.is_file() for path in paths):
+        pytest.skip(f"no {', '.join(names)} beside {data_root()}")
+    return paths
+
+
+# The papers' tables.
+
+
+@pytest.mark.data
+def test_six_rows_on_cifar10_are_the_same_on_two_graphs():
+    copies = [one.figures for one in review(paper("dpdl_table_2")) if one.is_finding]
+    assert all(of["rows"] == [{"graph": "bipartite"}, {"graph": "full"}] for of in copies)
+    assert [(of["of"]["algorithm"], of["of"]["epsilon_level_inferred"]) for of in copies] == [
+        (name, level) for level in "123" for name in ("DP-DPSGD", "MUFFLIATO")
+    ]
+    assert {of["of"]["heterogeneity_inferred"] for of in copies} == {"low"}
+
+
+@pytest.mark.data
+def test_two_rows_of_the_ring_are_rows_of_another_table():
+    copies = [o.figures for o in review(paper("dpdl_table_1", "dpdl_table_5")) if o.is_finding]
+    assert [(of["of"]["algorithm"], of["of"]["epsilon_level_inferred"]) for of in copies] == [
+        ("DP-DPSGD", "2"), ("MUFFLIATO", "3"),
+    ]  # fmt: skip
+    assert {tuple(row["graph"] for row in of["rows"]) for of in copies} == {("bipartite", "ring")}
+    assert copies[0]["figures"] == ["87.6 ± 1.4", "88.8 ± 1.4", "87.8 ± 1.9"]
+    assert found(*paper("dpdl_table_1")) == found(*paper("dpdl_table_5")) == []
+
+
+@pytest.mark.data
+def test_one_constant_of_sgda_is_another_in_one_of_four_tables():
+    remarks = review(paper(*(f"dpmixsgd_table_2{at}" for at in "abcd")))
+    [odd] = [one for one in remarks if one.is_finding]
+    assert odd.figures["of"] == "SGDA"
+    assert odd.figures["values"] == ["0.6648", "0.6644"]
+    steady = [one.figures["of"] for one in remarks if one.kind == "the same at all levels"]
+    assert steady == ["SGDA", "DM-HSGD", "SGDA", "DM-HSGD"]
+    [order] = [one.figures for one in remarks if one.kind == "order"]
+    assert (order["cells"], order["first"]["DPMixSGD"]) == (48, 5)
+
+
+@pytest.mark.data
+def test_no_attack_of_the_paper_reaches_a_black_picture_and_two_have_scores_of_noise():
+    remarks = review(paper("dpdl_table_3"))
+    below = {o.figures["of"]: o.figures for o in remarks if o.kind == "below a blind guess"}
+    assert all("black picture" in of["below"] for of in below.values())
+    noise = {of: said["random_start"] for of, said in below.items()}
+    assert noise == {"ND-CG": False, "ND-MM": False, "DPDL-CG": True, "DPDL-MM": True}
+    [pixels] = [one for one in remarks if one.kind == "data range"]
+    assert pixels.words.endswith("1.95 to 2.08, median 2.01: pixels in [-1, 1].")
+    [cell] = [one for one in remarks if one.kind == "MSE and PSNR"]  # 4.78 dB at range 2
+    assert "MSE 1.33 and PSNR 4.55" in cell.words
+
+
+@pytest.mark.data
+def test_dpdl_is_first_in_all_cells_of_its_tables():
+    remarks = review(paper(*(f"dpdl_table_{at}" for at in (1, 2, 5, 6))))
+    [order] = [one for one in remarks if one.kind == "order"]
+    assert "DPDL is first in 108 of 108 cells, by 0.3 to 19.8" in order.words
+    assert sum(one.kind == "rows that are the same" for one in remarks) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("data", "wanted"), [("mnist", "MNIST/raw"), ("cifar10", "cifar-10-batches-py/data_batch_1")]
+)
+def test_stored_scores_of_guesses_are_those_of_the_pictures(data, wanted):
+    for name, scores in benchmark("blind_scores").scores_of(data, str(root_with(wanted))).items():
+        wide = "2" if data == "mnist" else "standardised"
+        stored = stored_blind_scores()[data]["1" if name == "ordinary" else wide]
+        assert stored.keys() == scores.keys()
+        for guess, three in scores.items():
+            assert stored[guess] == pytest.approx(three, abs=0.006), (data, name, guess)
+
+
+# Whatever is found, a false twin has, and an honest one has not.
+
+_ROW = "graph,epsilon,agents,algorithm,accuracy,spread\n"
+
+
+def honest(draw: np.random.Generator, *, spread: float = 1.0, digits: int = 1, runs: int = 20):
+    """60 rows over three sizes; the graph makes no difference, and runs are independent."""
+    true = draw.normal(60, 8, (2, 3, 5, 3))
+    lines = []
+    for h, e, a, graph, k in itertools.product(
+        range(2), range(3), range(5), ("bipartite", "full"), range(3)
+    ):
+        x = draw.normal(true[h, e, a, k], spread, runs)
+        figures = f"{x.mean():.{digits}f},{x.std(ddof=1):.{digits}f}"
+        lines.append(f"{h},{e},{graph},{10 * (k + 1)},A{a},{figures}")
+    return ["heterogeneity,epsilon,graph,agents,algorithm,accuracy_percent,spread", *lines]
+
+
+def without_spreads(lines: list[str]) -> list[str]:
+    return [line.rpartition(",")[0] for line in lines]
+
+
+def copied(lines: list[str], rows: int) -> list[str]:
+    """Some rows of one graph put in the place of those of the other."""
+    made = list(lines)
+    for row in range(rows):
+        for k in range(1, 4):
+            at = 6 * row + k
+            settings = lines[at + 3].split(",")[:5]
+            made[at + 3] = ",".join([*settings, *lines[at].split(",")[5:]])
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spread", "digits", "of"),
+    [(1.0, 1, list), (0.1, 1, list), (1.0, 1, without_spreads), (0.3, 1, without_spreads)],
+)
+def test_honest_tables_have_no_copies(tmp_path, spread, digits, of):
+    """At most 1 in 100 is asked for; 7 or more of 200 then have probability .5 %."""
+    draw = np.random.default_rng(1)
+    tables = ("\n".join(of(honest(draw, spread=spread, digits=digits))) for _ in range(200))
+    wrong = sum(bool(found(written(tmp_path, text))) for text in tables)
+    assert wrong <= 6
+
+
+@pytest.mark.parametrize(("rows", "of"), [(1, list), (10, without_spreads)])
+def test_rows_that_were_copied_are_found(tmp_path, rows, of):
+    lines = honest(np.random.default_rng(2))
+    assert found(written(tmp_path, "\n".join(of(lines)))) == []
+    false = written(tmp_path, "\n".join(of(copied(lines, rows))))
+    assert found(false) == ["rows that are the same"] * rows
+
+
+def test_few_digits_explain_rows_that_are_the_same(tmp_path):
+    """Means of runs that hardly differ are printed the same, with nobody copying."""
+    remarks = review([written(tmp_path, "\n".join(honest(np.random.default_rng(3), spread=0.1)))])
+    same = [one for one in remarks if one.kind == "rows that are the same"]
+    assert len(same) >= 10
+    assert not any(one.is_finding for one in same)
+
+
+def test_a_single_cell_that_is_the_same_is_no_finding(tmp_path):
+    text = _ROW + "ring,1,10,A,50.1,1.2\nfull,1,10,A,50.1,1.2\nring,1,10,B,50.4,1.3"
+    assert found(written(tmp_path, text)) == []
+
+
+def test_what_noise_does_not_enter_may_be_constant_in_it_and_another_may_not_repeat_it(tmp_path):
+    draw = np.random.default_rng(1)
+
+    def table(*figures: str) -> str:
+        lines = ["epsilon,data,algorithm,auroc"]
+        for epsilon, at in itertools.product("124", range(3)):
+            lines.append(f"{epsilon},{at},SGDA,{figures[at]}")
+            lines.append(f"{epsilon},{at},DP-SGDA,{draw.uniform(0.5, 0.9):.4f}")
+        return "\n".join(lines)
+
+    text = table("0.7719", "0.6957", "0.6648")
+    remarks = review([written(tmp_path, text)])
+    assert [one.figures["of"] for one in remarks if one.kind == "the same at all levels"] == [
+        "SGDA"
+    ]
+    assert not any(one.is_finding for one in remarks)
+    again = written(tmp_path, table("0.7719", "0.6957", "0.6648"), "again.csv")
+    kinds = {one.kind for one in review([tmp_path / "t.csv", again])}
+    assert kinds == {"the same at all levels", "order"}
+    slip = written(tmp_path, table("0.7719", "0.6957", "0.6644"), "slip.csv")
+    assert found(tmp_path / "t.csv", slip) == ["one figure differs"]
+
+
+_ATTACK = "data,attack,agents,MSE,PSNR,SSIM\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kinds"),
+    [
+        ("mnist,none,10,0.10,10.0,20\nmnist,none,20,0.05,13.2,22\nmnist,none,30,0.02,17.0,50", []),
+        # Few that are rebuilt raise a mean of PSNRs, and not that of MSEs by as much.
+        ("mnist,none,10,0.05,62,0.9\nmnist,none,20,0.10,10.1,0.2\nmnist,none,30,0.10,10.1,0.2", []),
+        ("mnist,none,10,0.10,7.0,20.1\nmnist,none,20,0.05,13.2,22.4\nmnist,none,30,0.02,17.0,50",
+         ["MSE and PSNR"]),
+        ("mnist,none,10,0.23,6.5,9.0\nmnist,none,20,0.20,7.0,10.1", ["below a blind guess"]),
+        ("mnist,none,10,0.23,∞,9.0\nmnist,none,20,0.20,7.0,10.1", []),
+        ("digits,none,10,0.23,6.5,9.0\nmnist,gone,20,,7.0,10.1", []),
+    ],
+)  # fmt: skip
+def test_mse_and_psnr_belong_together_and_stand_beside_guesses(tmp_path, lines, kinds):
+    assert found(written(tmp_path, _ATTACK + lines)) == kinds
+
+
+@pytest.mark.parametrize(
+    ("cell", "kinds"),
+    [
+        ("83.5,1.3", []),
+        ("100.0,0.0", []),
+        ("100.0,0.4", []),  # 99.96 and less
+        ("99.0,9.9", []),
+        ("183.5,1.3", ["impossible figure"]),
+        ("-3.5,1.3", ["impossible figure"]),
+        ("99.0,25.0", ["impossible figure"]),
+        ("83.5,-1.3", ["impossible figure"]),
+    ],
+)
+def test_figures_lie_in_their_range_and_spreads_are_possible(tmp_path, cell, kinds):
+    text = f"{_ROW}ring,1,10,A,{cell}\nring,1,20,A,60.1,1.2\nring,1,30,A,61,1"
+    assert found(written(tmp_path, text)) == kinds
+    shares = written(tmp_path, "data,accuracy\na,0.9\nb,0.8\nc,0.7\nd,0.6", "shares.csv")
+    assert found(tmp_path / "t.csv", shares) == kinds
+
+
+def test_whispers_constraint_gives_more_than_is_claimed_and_five_are_out_of_its_range(tmp_path):
+    claims = [
+        f"{name},{e},1e-5" for name in ("Whisper", "LDP") for e in (3, 5, 7, 10, 15, 20, 25, 30, 40)
+    ]
+    remarks = review([written(tmp_path, "algorithm,epsilon,delta\n" + "\n".join(claims))])
+    assert [one.figures["epsilon"] for one in remarks] == [15, 20, 25, 30, 40]
+    assert remarks[-1].figures["gives"] == pytest.approx(41.760, abs=1e-3)
+    assert all(one.figures["gives"] < one.figures["epsilon"] for one in remarks[:-1])
+    assert "below log(1/delta) = 11.51" in remarks[0].words
+
+
+def test_a_table_of_our_own_raises_nothing(tmp_path):
+    table = sweep_table(sweep_of(tmp_path / "d", FOUR, constant=0.1))
+    path = written(tmp_path, table_text(table, format="csv"))
+    [line, *_] = read_tables([path])
+    assert {*line.figures} == {"mean model", "agents"}
+    assert line.settings == {"file": "t.csv", "algorithm.name": "zeta", "graph.name": "ring"}
+    assert str(line.figures["mean model"]) == "54.25 ± 2.17"
+    assert found(path) == []
+
+
+# Reading, and the command.
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("graph,accuracy\nring,83.5 ± 1.3", "83.5 ± 1.3"),
+        ("graph,accuracy\nring,$83.5 \\pm 1.3$", "83.5 ± 1.3"),
+        ("graph,accuracy,std\nring,83.50 %,1.3", "83.50 ± 1.3"),
+        ("graph,unknown\nring,83.5+-1.3", "83.5 ± 1.3"),
+        ('graph,agents,PSNR of the attack\nring,10,"**11.5 [10.1, 12.3]**"', "11.5"),
+        ("graph,loss,accuracy\nring,cross-entropy,83.5", "83.5"),
+        ("metric,unit,graph,value\naccuracy,%,ring,83.5\nMSE,1,ring,0.2", "83.5"),
+    ],
+)
+def test_a_cell_is_a_figure_with_its_spread(tmp_path, text, cell):
+    [line] = read_tables([written(tmp_path, text)])
+    assert str(next(iter(line.figures.values()))) == cell
+    assert line.settings["graph"] == "ring"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("", [], "t.csv has 0 columns and 0 lines"),
+        ("graph,accuracy", [], "has 2 columns and 0 lines below their names"),
+        ("a,b\n" + "1,2\n" * 2001, [], "at most 2000 lines"),
+        ("accuracy,accuracy\n1,2", [], "has 2 columns 'accuracy'; name each once"),
+        ("graph,accuracy\nring,1,2", [], "line 2 has 3 cells for 2 columns"),
+        ("graph,accuracy\nring,81\nfull,82\nstar,8o", [], "line 4: accuracy='8o' must be a number"),
+        ("graph,score\nring,81", [], "name one of graph, score by --figure"),
+        ("graph,score\nring,81", ["--figure", "scores"], "did you mean 'score'?"),
+        ("graph,accuracy\nring,81\nring,82", [], "lines 2 and 3 have the same settings"),
+        ("graph,accuracy\nring,81", ["t.csv"], "a table is given twice"),
+    ],
+)
+def test_what_is_no_table_is_told_in_a_sentence(
+    tmp_path, monkeypatch, capsys, text, options, words
+):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, text)
+    assert main(["review", "t.csv", *options]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("error: ")
+    assert words in said
+
+
+def test_the_command_prints_findings_and_facts_and_ends_with_3_where_it_is_strict(tmp_path, capsys):
+    path = str(
+        written(tmp_path, f"{_ROW}ring,1,10,A,183.5,1.3\nring,1,20,A,61,1\nring,1,30,A,60,1")
+    )
+    assert main(["review", path]) == 0
+    assert capsys.readouterr().out == (
+        "Findings: 1\n"
+        "  impossible figure: t.csv line 2: accuracy=183.5 ± 1.3 does not lie in [0, 100].\n"
+        "Facts: none\n"
+    )
+    assert main(["review", path, "--strict", "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["tables"], told["facts"]) == (1, [path], [])
+    assert told["findings"][0]["value"] == "183.5 ± 1.3"
+    assert math.isfinite(told["findings"][0]["line"])
