@@ -32,7 +32,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
 from ...training.models.losses import ForwardCalls, stated
 from ...training.models.tasks import Task
-from ...training.step.values import ClipNorm, Parts, Quantile
+from ...training.step.values import ClipNorm, Parts, Quantile, whole_of
 
 _ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
 
@@ -244,10 +244,11 @@ def _clipped(rows: Tensor, clip_norm: ClipNorm) -> Tensor:
     if isinstance(clip_norm, Parts):
         each = zip(rows.split(clip_norm.sizes, dim=1), clip_norm.bounds, strict=True)
         return torch.cat([_clipped(part, bound) for part, bound in each], dim=1)
-    if clip_norm is None:
+    bound = whole_of(clip_norm)
+    if bound is None:
         return rows
     lengths = rows.square().sum(dim=1, keepdim=True).sqrt()
-    return torch.where(lengths > clip_norm, rows * (clip_norm / lengths), rows)
+    return torch.where(lengths > bound, rows * (bound / lengths), rows)
 
 
 def _loss_of(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -4,7 +4,8 @@
 
 Starts run side by side under Adam (`restarts`), batched or one by one, whichever a trial step finds
 faster; they are drawn on the CPU, and are the same on every device. L-BFGS then takes them one by
-one, best first, and stops at the first that solves. The start with the least objective is kept; the
+one, best first, and stops at the first that solves. Where a single record's label is optimised,
+too, and none solves, each label is tried. The start with the least objective is kept; the
 truth is never consulted. Under noise, where every start ends at its own mode, their mean is one
 more candidate.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,9 @@ _EXHAUSTED = 1e-12
 
 _NEAR = 1e-5
 """The same, at which optimised labels are rounded: they reach a one-hot row only in the limit."""
+
+_ONE_HOT = 1e4  # logit of a label, whose softmax is then one-hot to the last bit
+_TRIED = 6  # outer steps by which a label is told from others
 
 _REFRESHED = 100
 _SCALE = 1e8
@@ -208,6 +212,43 @@ def _finish_all(
             following = order[finish.count]
             finish.pixels, finish.soft = ends[following], logits[following]
             finish.step, finish.last, finish.rounded = 0, math.inf, False
+    if newton and _asks_every_label(problem):
+        _try_labels(problem, finish, ends[order[0]])
+
+
+def _silent(*_: object) -> None:
+    """Tell nothing, and keep nothing."""
+
+
+def _asks_every_label(problem: Problem) -> bool:
+    """Whether a label is one of a single record's unknowns: then each is tried, if need be."""
+    return problem.labels is None and problem.observation.records == 1
+
+
+def _try_labels(problem: Problem, finish: _Finish, start: Tensor) -> None:
+    """Give a label that is sought beside the picture each of its values, and go on from the best.
+
+    The descent moves the label first, and may stay at a wrong one, whose picture explains a part of
+    the gradient: of a difference of two gradients about every second start does. A few steps tell
+    the right one from the others. Nothing is kept of it: a search that is interrupted does all of
+    it again.
+    """
+    if _is_solved(problem, finish.best, finish.best_soft):
+        return
+    short = replace(problem, preset=replace(problem.preset, newton_steps=_TRIED))
+    every = torch.eye(problem.classes).to(finish.best_soft)[:, None] * _ONE_HOT
+    ends = []
+    for soft in every:
+        finish.pixels, finish.soft, finish.rounded, finish.step = start, soft, True, 0
+        _newton(short, finish, tick=_silent, save=_silent)
+        ends.append((_left(problem, finish.pixels, soft), finish.pixels, soft))
+    _, finish.pixels, finish.soft = min(ends, key=lambda end: end[0])
+    finish.step, finish.last = 0, math.inf
+    _newton(problem, finish, tick=_silent, save=_silent)
+    inside = finish.pixels.clamp(0, 1)
+    score = float(scores(problem, inside[None], finish.soft[None]))
+    if score < finish.score:
+        finish.score, finish.best, finish.best_soft = score, inside, finish.soft
 
 
 def _newton(
@@ -220,8 +261,7 @@ def _newton(
             if not near:
                 return
             top = finish.soft.argmax(dim=-1)
-            # Its softmax is one-hot to the last bit.
-            finish.soft = 1e4 * nn.functional.one_hot(top, problem.classes).to(finish.soft)
+            finish.soft = _ONE_HOT * nn.functional.one_hot(top, problem.classes).to(finish.soft)
             finish.rounded, finish.last = True, math.inf
         save()
 
@@ -319,9 +359,13 @@ def _with_more(
 
 
 def _is_solved(problem: Problem, pixels: Tensor, soft: Tensor) -> bool:
+    return _left(problem, pixels, soft) < _SOLVED * squared_size(problem.observation)
+
+
+def _left(problem: Problem, pixels: Tensor, soft: Tensor) -> float:
+    """The squared distance that is left."""
     sent = gradients_of(problem, pixels[None], soft[None], together=False)
-    left = float(squared_distance(sent.detach(), problem.observation)[0])
-    return left < _SOLVED * squared_size(problem.observation)
+    return float(squared_distance(sent.detach(), problem.observation)[0])
 
 
 def _tick_after(tick: Callable[[int], None], done: int, step: int) -> None:

@@ -358,7 +358,7 @@ def with_task(model: nn.Module, table: ModelTable, data: Dataset) -> tuple[nn.Mo
             )
         return with_centres(model), AreaUnderCurve(model, positive_share=table.positive_share)
     if table.task in WEIGHTED:
-        of = {
+        of: dict[str, Any] = {
             "classes": data.classes,
             "strength": table.strength,
             "penalty": table.penalty,

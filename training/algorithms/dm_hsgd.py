@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy._validate import within
 from .algorithm import Algorithm
-from .min_max_step import FirstBatch, clip_of, mixed, stepped
+from .min_max_step import FirstBatch, mixed, quantile_of, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
@@ -81,8 +81,8 @@ def init(round: Round, *, initial_batch: float, clip_quantile: float, records: f
     first = FirstBatch.of(initial_batch, records=records)
     x, y = round.initial(), round.initial(block=1)
     batch = round.draw(first.sampling_rate)
-    clip = clip_of(None, clip_quantile=clip_quantile)
-    sx, sy = round.clipped_sums((x, y), batch=batch, **clip)
+    at = quantile_of(clip_quantile)
+    sx, sy = round.clipped_sums((x, y), batch=batch, clip_norm=None, quantile=at)
     dx, dy = sx / first.size, sy / first.size
     return State(x, y, x, y, dx, dy, *mixed(round, (dx, dy)))
 
@@ -111,7 +111,8 @@ def step(
         (state.x, state.y),
         batch=round.draw(),
         coefs=(1.0, (beta_x - 1.0, beta_y - 1.0)),
-        **clip_of(None, clip_quantile=clip_quantile),
+        clip_norm=None,
+        quantile=quantile_of(clip_quantile),
     )
     dx = sx / batch_size + (1.0 - beta_x) * state.dx  # 3
     dy = sy / batch_size + (1.0 - beta_y) * state.dy

@@ -55,7 +55,7 @@ from ...privacy._validate import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from .algorithm import Algorithm, Form, PlannedRun
-from .min_max_step import FirstBatch, clip_of, mixed, stepped
+from .min_max_step import FirstBatch, mixed, quantile_of, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
@@ -115,8 +115,9 @@ def init(
     """Step 1: the public point, and the noisy gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     z = round.initial(), round.initial(block=1)
-    clip = clip_of(clip_norm, clip_quantile=clip_quantile, bounds=form is Form.REPAIRED)
-    sx, sy = round.clipped_sums(z, batch=round.draw(first.sampling_rate), **clip)
+    at = quantile_of(clip_quantile, clip_norm=clip_norm, bounds=form is Form.REPAIRED)
+    batch = round.draw(first.sampling_rate)
+    sx, sy = round.clipped_sums(z, batch=batch, clip_norm=clip_norm, quantile=at)
     if form is Form.PUBLISHED:
         d = sx / first.size, sy / first.size
         s = _noisy(round, d, std=noise_std / batch_size)
@@ -148,9 +149,9 @@ def step(
     )
     batch = round.draw()  # 3
     if form is Form.PUBLISHED:
-        clip = clip_of(clip_norm, clip_quantile=settings.clip_quantile)
-        now = round.clipped_sums(z, batch=batch, **clip)
-        past = round.clipped_sums(before, batch=batch, **clip)
+        at = quantile_of(settings.clip_quantile, clip_norm=clip_norm)
+        now = round.clipped_sums(z, batch=batch, clip_norm=clip_norm, quantile=at)
+        past = round.clipped_sums(before, batch=batch, clip_norm=clip_norm, quantile=at)
         fresh = now[0] - kept[0] * past[0], now[1] - kept[1] * past[1]
         d = _recursive(fresh, (state.dx, state.dy), kept=kept, batch_size=batch_size)
         s = _noisy(round, d, std=noise_std / batch_size)

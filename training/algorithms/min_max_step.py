@@ -44,31 +44,31 @@ def mixed(round: Round, u: Pair) -> Pair:
     return round.mix(u[0], kind="tracker"), round.mix(u[1], kind="dual-tracker")
 
 
-def clip_of(
-    clip_norm: float | None, *, clip_quantile: float, bounds: bool = False
-) -> dict[str, float | None]:
-    """How `round.clipped_sums` clips: to a public norm, or to one that the batch decides.
+def quantile_of(
+    clip_quantile: float, *, clip_norm: float | None = None, bounds: bool = False
+) -> float | None:
+    """The quantile of a batch to whose norm `round.clipped_sums` clips; None where it does not.
 
     Args:
-        clip_norm: public; None does not clip.
         clip_quantile: share of a batch's gradients that keep their length; 1 is all of them.
+        clip_norm: public bound; None does not clip.
         bounds: whether the form promises a bound.
 
     Raises:
         ValueError: a quantile where a bound is promised, or a clip norm beside it.
 
-    >>> clip_of(None, clip_quantile=0.8)
-    {'clip_norm': None, 'quantile': 0.8}
+    >>> quantile_of(0.8), quantile_of(1.0, clip_norm=2.0)
+    (0.8, None)
     """
     if clip_quantile == 1.0:
-        return {"clip_norm": clip_norm}
+        return None
     if bounds or clip_norm is not None:
         raise InputError(
             f"clip_quantile={clip_quantile:g} clips to a norm that the records of a batch decide, "
             "so no noise bounds what a record gives away; leave it out, or set "
             'form = "published" and [privacy] clip_norm = inf for a run without a finite epsilon'
         )
-    return {"clip_norm": None, "quantile": clip_quantile}
+    return clip_quantile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -112,7 +112,10 @@ class Engine:
         )
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
-        self._first = [0, *accumulate(shard.size for shard in setting.shards)]  # of each agent
+        self._first_numbers = [
+            0,
+            *accumulate(shard.size for shard in setting.shards),
+        ]  # of each agent
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -246,7 +249,7 @@ class Engine:
     ) -> Examples:
         if agent in at:  # what an absent agent is given is drawn by nobody
             taken = self._on_device(self._shards[agent].take(at[agent]))
-            return with_numbers(self.setting.task, taken, at[agent] + self._first[agent])
+            return with_numbers(self.setting.task, taken, at[agent] + self._first_numbers[agent])
         return self._on_device(planted[agent])
 
     def _no_records(self, agent: int) -> Examples:

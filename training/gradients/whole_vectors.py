@@ -22,7 +22,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ..data.store import Examples
 from ..device.memory import elements_at_once, on_device
-from ..step.values import Batch, ClipNorm, LocalSteps, Parts, Quantile
+from ..step.values import Batch, ClipNorm, LocalSteps, Parts, Quantile, whole_of
 from .clipping import Coefficient, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
 from .gradients import ClippedSums, Indices, PairGradients
@@ -101,7 +101,7 @@ def clipped(gradients: ClippedSums, rows: Tensor, clip_norm: ClipNorm) -> Tensor
     if isinstance(clip_norm, Parts):
         each = zip(rows.split(clip_norm.sizes, dim=1), clip_norm.bounds, strict=True)
         return torch.cat([clipped(gradients, part, bound) for part, bound in each], dim=1)
-    return clipped_rows(rows, clip_norm, drops=_drops(gradients))
+    return clipped_rows(rows, whole_of(clip_norm), drops=_drops(gradients))
 
 
 def _drops(gradients: ClippedSums) -> bool:
@@ -157,7 +157,7 @@ class ByUser:
         Raises:
             ValueError: a batch of which nobody says whose its records are, beside the errors there.
         """
-        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
+        whole = whole_of(clip_norm)
         for bound in clip_norm.bounds if isinstance(clip_norm, Parts) else (whole,):
             check_clip_norm(bound)
         # A piece of work for each user of each pair.

@@ -27,10 +27,9 @@ from ..step.values import (
     Cohort,
     Edges,
     LocalSteps,
-    Parts,
-    Quantile,
     Server,
     Value,
+    whole_of,
 )
 
 # Dense linear forms: rows of a value over contributions and over sources of noise.
@@ -321,7 +320,7 @@ class DenseRound(Operations):
         The blocks are those of the points unless others are named. What is clipped in parts is
         clipped whole, to the root of the sum of their squared bounds.
         """
-        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
+        whole = whole_of(clip_norm)
         of_blocks = blocks or [_rows(point).block for point in points]
         rates = [batch.sampling_rate for batch in batches]
         # In any of several batches, each drawn on its own; the run's own rate is not known here.

@@ -469,6 +469,11 @@ class Quantile(NamedTuple):
 ClipNorm = float | Parts | Quantile | None  # of a vector; None does not clip
 
 
+def whole_of(clip_norm: ClipNorm) -> float | None:
+    """The bound of a whole vector; None where there is none."""
+    return clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
+
+
 def clip_norm_of(
     clip_norm: object, parts: Sequence[int] | None, quantile: float | None = None
 ) -> ClipNorm:

@@ -38,12 +38,12 @@ from ..step.values import (
     Edges,
     LocalSteps,
     Parts,
-    Quantile,
     Server,
     Value,
     check_parameters,
     check_table,
     checked_number,
+    whole_of,
 )
 from .arguments import checked_clip_norm, checked_factor, checked_knowers, makers_of
 from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, only_of, weighted
@@ -172,8 +172,7 @@ class TracedRound(Operations):
 
         kind, owners = type(points[0][0]), self._holders(points[0][0])
         here, apart = self._graph.active[owners], isinstance(clip_norm, Parts)
-        whole = clip_norm.whole if isinstance(clip_norm, Parts | Quantile) else clip_norm
-        bound = checked_clip_norm(whole)
+        bound = checked_clip_norm(whole_of(clip_norm))
         rows = self._record.clipped(
             batch,
             blocks,

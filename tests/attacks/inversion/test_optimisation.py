@@ -247,6 +247,31 @@ def test_an_interrupted_lbfgs_ends_where_it_would_have_ended(tmp_path):
     assert whole.iterations == resumed.iterations
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("noise_std", [0.0, 1e-4])
+def test_a_search_whose_label_stays_wrong_tries_each_label(noise_std):
+    """A softmax that is sure of a wrong label has no slope: the descent leaves it there."""
+    model = _network(nn.Sigmoid)
+    x, seen = _seen(model, dtype=torch.float64, clip_norm=1.0, noise_std=noise_std)
+    model = model.double()
+    preset = replace(PRESETS["dlg"], starts=1, newton_steps=40)
+    sure = torch.tensor([[[0.0, 0.0, 40.0, 0.0, 0.0]]]).double()
+    with pytest.MonkeyPatch.context() as patch:
+        where = "overhear.attacks.inversion.optimisation."
+        patch.setattr(where + "_label_starts", lambda *_, **__: sure)
+        found = optimise(
+            _problem(model, seen, preset), torch.Generator().manual_seed(1), progress=None
+        )
+        assert found.labels.tolist() == [0]
+        if not noise_std:
+            assert float((found.pixels - x).abs().max()) < 1e-3
+        patch.setattr(where + "_asks_every_label", lambda _: False)
+        kept = optimise(
+            _problem(model, seen, preset), torch.Generator().manual_seed(1), progress=None
+        )
+        assert kept.labels.tolist() == [2]
+
+
 def test_a_checkpoint_of_another_observation_is_refused(tmp_path):
     model, place = _network(), tmp_path / "search"
     _, seen = _seen(model)
