@@ -73,7 +73,7 @@ class Settings:
     beta_y: float = 0.1
     initial_batch: float = 2000.0
     initial_noise: float = 5.0
-    clip_quantile: float = 1.0
+    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -81,7 +81,8 @@ class Settings:
         within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
-        within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
+        if self.clip_quantile is not None:
+            within("clip_quantile", self.clip_quantile, "(0, 1)", "leave it out to clip nothing")
         remedy = "1 is the noise multiplier of the rounds"
         within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 
