@@ -26,7 +26,7 @@ Where we differ from the paper: batches are Poisson samples and the mean divides
 size; an agent with fewer records than initial_batch takes all of them. A round steps first, along
 the trackers of the round before, and estimates the gradient where it arrives. Nothing is clipped
 to a public norm and no noise is added, so epsilon is infinite for every adversary. With a
-clip_quantile below 1 the difference of a record's two gradients is clipped, as one vector, to the
+clip_quantile the difference of a record's two gradients is clipped, as one vector, to the
 norm at that quantile of its batch.
 """
 
@@ -52,7 +52,7 @@ class Settings:
     beta_x: float = 0.01
     beta_y: float = 0.1
     initial_batch: float = 2000.0
-    clip_quantile: float = 1.0
+    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -60,7 +60,8 @@ class Settings:
         within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
-        within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
+        if self.clip_quantile is not None:
+            within("clip_quantile", self.clip_quantile, "(0, 1)", "leave it out to clip nothing")
 
 
 class State(NamedTuple):
@@ -76,7 +77,9 @@ class State(NamedTuple):
     uy: Agents
 
 
-def init(round: Round, *, initial_batch: float, clip_quantile: float, records: float) -> State:
+def init(
+    round: Round, *, initial_batch: float, clip_quantile: float | None, records: float
+) -> State:
     """Step 1: the public point, and the gradient of a large batch there."""
     first = FirstBatch.of(initial_batch, records=records)
     x, y = round.initial(), round.initial(block=1)
@@ -95,7 +98,7 @@ def step(
     beta_y: float,
     learning_rate: float,
     learning_rate_y: float,
-    clip_quantile: float,
+    clip_quantile: float | None,
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""

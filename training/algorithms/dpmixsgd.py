@@ -42,7 +42,8 @@ same at every step, as printed. An agent with fewer records than initial_batch t
 Its Table 3 clips the largest 20 % of gradients: clip_quantile .8 scales those that are longer to
 the norm at that quantile of their batch. That norm follows the records, so no figure is finite, and
 the repaired form refuses it. Its dual variables have one coordinate a record, as those of
-`models.tasks.RecordWeights`, for which no figure is finite either.
+`models.tasks.RecordWeights`, for which no figure is finite either. The MLP of its appendix C.2 has
+three dual variables with auxiliary functions that it does not give; weights of classes are nearest.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Settings:
     beta_y: float = 0.1
     initial_batch: float = 2000.0
     initial_noise: float = 5.0
-    clip_quantile: float = 1.0
+    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -80,7 +81,8 @@ class Settings:
         within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
-        within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
+        if self.clip_quantile is not None:
+            within("clip_quantile", self.clip_quantile, "(0, 1)", "leave it out to clip nothing")
         remedy = "1 is the noise multiplier of the rounds"
         within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 
@@ -104,25 +106,23 @@ def init(
     round: Round,
     *,
     form: Form,
-    initial_batch: float,
-    initial_noise: float,
+    settings: Settings,
     records: float,
-    clip_quantile: float,
     clip_norm: float | None,
     noise_std: float,
     batch_size: float,
 ) -> State:
     """Step 1: the public point, and the noisy gradient of a large batch there."""
-    first = FirstBatch.of(initial_batch, records=records)
+    first = FirstBatch.of(settings.initial_batch, records=records)
     z = round.initial(), round.initial(block=1)
-    at = quantile_of(clip_quantile, clip_norm=clip_norm, bounds=form is Form.REPAIRED)
+    at = quantile_of(settings.clip_quantile, clip_norm=clip_norm, bounds=form is Form.REPAIRED)
     batch = round.draw(first.sampling_rate)
     sx, sy = round.clipped_sums(z, batch=batch, clip_norm=clip_norm, quantile=at)
     if form is Form.PUBLISHED:
         d = sx / first.size, sy / first.size
         s = _noisy(round, d, std=noise_std / batch_size)
     else:
-        noisy = _noisy(round, (sx, sy), std=initial_noise * noise_std)
+        noisy = _noisy(round, (sx, sy), std=settings.initial_noise * noise_std)
         d = s = noisy[0] / first.size, noisy[1] / first.size
     return State(*z, *z, *d, *s, *mixed(round, s))
 

@@ -45,24 +45,22 @@ def mixed(round: Round, u: Pair) -> Pair:
 
 
 def quantile_of(
-    clip_quantile: float, *, clip_norm: float | None = None, bounds: bool = False
+    clip_quantile: float | None, *, clip_norm: float | None = None, bounds: bool = False
 ) -> float | None:
     """The quantile of a batch to whose norm `round.clipped_sums` clips; None where it does not.
 
     Args:
-        clip_quantile: share of a batch's gradients that keep their length; 1 is all of them.
+        clip_quantile: share of a batch's gradients that keep their length; None is all of them.
         clip_norm: public bound; None does not clip.
         bounds: whether the form promises a bound.
 
     Raises:
         ValueError: a quantile where a bound is promised, or a clip norm beside it.
 
-    >>> quantile_of(0.8), quantile_of(1.0, clip_norm=2.0)
+    >>> quantile_of(0.8), quantile_of(None, clip_norm=2.0)
     (0.8, None)
     """
-    if clip_quantile == 1.0:
-        return None
-    if bounds or clip_norm is not None:
+    if clip_quantile is not None and (bounds or clip_norm is not None):
         raise InputError(
             f"clip_quantile={clip_quantile:g} clips to a norm that the records of a batch decide, "
             "so no noise bounds what a record gives away; leave it out, or set "
