@@ -82,7 +82,7 @@ class Settings:
         within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
         within("initial_batch", self.initial_batch, "(0, inf)")
         if self.clip_quantile is not None:
-            within("clip_quantile", self.clip_quantile, "(0, 1)", "leave it out to clip nothing")
+            within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
         remedy = "1 is the noise multiplier of the rounds"
         within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 

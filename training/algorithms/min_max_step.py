@@ -50,7 +50,7 @@ def quantile_of(
     """The quantile of a batch to whose norm `round.clipped_sums` clips; None where it does not.
 
     Args:
-        clip_quantile: share of a batch's gradients that keep their length; None is all of them.
+        clip_quantile: share of a batch's gradients that keep their length; None or 1 is all of them.
         clip_norm: public bound; None does not clip.
         bounds: whether the form promises a bound.
 
@@ -60,7 +60,9 @@ def quantile_of(
     >>> quantile_of(0.8), quantile_of(None, clip_norm=2.0)
     (0.8, None)
     """
-    if clip_quantile is not None and (bounds or clip_norm is not None):
+    if clip_quantile is None or clip_quantile == 1.0:
+        return None
+    if bounds or clip_norm is not None:
         raise InputError(
             f"clip_quantile={clip_quantile:g} clips to a norm that the records of a batch decide, "
             "so no noise bounds what a record gives away; leave it out, or set "
