@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import (
-    Address,
-    Backend,
-    BackendName,
-    Devices,
-    Format,
-    Jobs,
-    Retry,
-    TableOrJson,
-    shared_devices,
-)
+from ..reports.reproduced.request import ReproduceRequest
+from .terminal.options import EngineRequest, Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
 
@@ -41,32 +31,15 @@ def reproduce(
             metavar="smoke|small|medium|paper", help="How much of the paper's setting is run."
         ),
     ] = "small",
-    cell: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="Run these cells alone, such as algorithm=muffliato,graph=ring|full; may be "
-            "repeated.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Run the first N seeds alone."),
-    ] = None,
+    *,
+    request: ReproduceRequest,
+    engine: EngineRequest,
     list_: Annotated[
         bool,
         typer.Option(
             "--list", help="Print what there is, or the time that NAME takes, by timed rounds."
         ),
     ] = False,
-    figures: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV file with the paper's figures.")
-    ] = None,
-    jobs: Jobs = None,
-    backend: Backend = BackendName.LOKY,
-    address: Address = None,
-    devices: Devices = None,
-    retry: Retry = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:
     """Run a table or figure of a paper again, and judge it.
@@ -80,28 +53,26 @@ def reproduce(
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
-    shared = shared_devices(devices)
     entry = None if name is None else entry_named(name)
     # What there is, without running any of it.
     if list_:
-        cluster = backend is not BackendName.LOKY or address or shared
-        if out or figures or retry or jobs or cluster:
+        part = ReproduceRequest(cell=request.cell, seeds=request.seeds)
+        if out or request != part or engine != EngineRequest():
             raise InputError(
                 "--list runs nothing, so it takes no other option than --scale, --cell and --seeds"
             )
-        _list(entry, at, cell or (), seeds, format=format)
+        _list(entry, at, part, format=format)
         return
     if entry is None:
         raise InputError("give a NAME, or --list, which names every table and figure")
     # A folder for the runs, and their price where they take long.
     if out is None:
         raise InputError(f"give a folder for {name}, such as --out {name}-{at}")
-    whole = not cell and seeds is None
+    whole = not request.cell and request.seeds is None
     if at == "paper" and whole and (price := stored_price(entry, at)) is not None:
         say(make_console(stderr=True), f"{price.runs} runs, about {price.words()}.")
     from ..reports.reproduced.reproduce import as_data, as_markdown
     from ..reports.reproduced.reproduce import reproduce as run
-    from ..runs.sweep.engine import Engine
     from .terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
@@ -109,11 +80,8 @@ def reproduce(
             entry,
             at,
             out,
-            cells=cell or (),
-            seeds=seeds,
-            figures=figures,
-            engine=Engine(jobs=jobs, backend=backend.value, address=address, devices=shared),
-            retry=retry,
+            request,
+            engine=engine.engine(),
             progress=progress,
             stop=stop_of_command(),
         )
@@ -124,12 +92,7 @@ def reproduce(
 
 
 def _list(
-    entry: Entry | None,
-    scale: ScaleName,
-    cells: Sequence[str],
-    seeds: int | None,
-    *,
-    format: TableOrJson,
+    entry: Entry | None, scale: ScaleName, part: ReproduceRequest, *, format: TableOrJson
 ) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ..privacy.errors import InputError
@@ -138,7 +101,7 @@ def _list(
     from .terminal.progress import sweep_progress
 
     if entry is None:
-        if cells or seeds:
+        if part != ReproduceRequest():
             raise InputError("give the NAME of the table that has these cells or seeds")
         rows = [_row(one) for one in ENTRIES.values()]
         if format is TableOrJson.JSON:
@@ -153,7 +116,7 @@ def _list(
         )
         return
     check_runnable(entry)
-    only = part_of(entry, scale, cells, seeds)
+    only = part_of(entry, scale, part.cell, part.seeds)
     if entry.closed is not None:
         write(f"{entry.name} is a closed form, and takes seconds.")
         return

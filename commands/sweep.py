@@ -7,17 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal.options import (
-    Address,
-    Backend,
-    BackendName,
-    Devices,
-    Format,
-    Jobs,
-    Retry,
-    TableOrJson,
-    shared_devices,
-)
+from .terminal.options import EngineRequest, Format, Retry, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say
 
@@ -28,10 +18,7 @@ def sweep(
         Path,
         typer.Option(metavar="DIR", help="Folder of the sweep, which goes on where it stopped."),
     ],
-    jobs: Jobs = None,
-    backend: Backend = BackendName.LOKY,
-    address: Address = None,
-    devices: Devices = None,
+    engine: EngineRequest,
     retry: Retry = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:
@@ -44,20 +31,18 @@ def sweep(
     from ..runs.errors import ContradictedProof
     from ..runs.sweep.sweep_file import read_sweep_file
 
-    # Devices and sweep file are refused before torch is there.
-    shared = shared_devices(devices)
+    # The sweep file is refused before torch is there.
     found, base = read_sweep_file(file)
     from .terminal.progress import sweep_progress
 
     with sweep_progress(make_console(stderr=True)) as progress:
-        from ..runs.sweep.engine import Engine  # torch takes a while
-        from ..runs.sweep.sweep import run_sweep
+        from ..runs.sweep.sweep import run_sweep  # torch takes a while
 
         swept = run_sweep(
             found,
             base,
             out,
-            engine=Engine(jobs=jobs, backend=backend.value, address=address, devices=shared),
+            engine=engine.engine(),
             retry=retry,
             progress=progress,
             stop=stop_of_command(),

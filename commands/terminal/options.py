@@ -17,6 +17,7 @@ from . import completion
 
 if TYPE_CHECKING:
     from ...runs.run_file.own_tables import Call
+    from ...runs.sweep.engine import Engine
 
 
 class IsThere:
@@ -73,59 +74,43 @@ Format = Annotated[TableOrJson, _FORMAT]
 FormatOfTable = Annotated[TextFormat, _FORMAT]
 
 
-class BackendName(enum.StrEnum):
-    """What runs the processes of a sweep."""
-
-    LOKY = "loky"
-    DASK = "dask"
-    RAY = "ray"
-
-
-Jobs = Annotated[
-    int | None,
-    typer.Option(
-        "--jobs",
-        metavar="N",
-        min=1,
-        help="Number of processes at once; by default one for each core.",
-    ),
-]
-Backend = Annotated[
-    BackendName,
-    typer.Option("--backend", help="Whether it runs on this machine or on a cluster."),
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        "--address", metavar="HOST:PORT", help="Address of a dask scheduler or a ray cluster."
-    ),
-]
-Devices = Annotated[
-    str | None,
-    typer.Option(
-        "--devices", metavar="A,B", help="Devices that the runs share, such as cuda:0,cuda:1."
-    ),
-]
-Retry = Annotated[bool, typer.Option("--retry", help="Run again what failed.")]
-
-
-def shared_devices(text: str | None) -> list[str]:
-    """The names of --devices, refused before torch is there.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EngineRequest:
+    """Where the runs of a sweep are computed.
 
     Raises:
-        ValueError: one of them is empty, or no device.
+        ValueError: fewer than one process, or a name of `devices` that is no device.
     """
-    from ...privacy.errors import InputError
-    from ...runs.run_file.tables import check_rounds_device
 
-    names = [] if text is None else [name.strip() for name in text.split(",")]
-    for name in names:
-        if not name:
-            raise InputError(f"--devices {text!r} names an empty device; such as cuda:0,cuda:1")
-        check_rounds_device(name)
-    return names
+    jobs: Annotated[int | None, "N"] = None
+    """Number of processes at once; by default one for each core."""
+    backend: Annotated[str, ("loky", "dask", "ray")] = "loky"
+    """Whether it runs on this machine or on a cluster."""
+    address: Annotated[str | None, "HOST:PORT"] = None
+    """Address of a dask scheduler or a ray cluster."""
+    devices: Annotated[tuple[str, ...], "A,B"] = ()
+    """Devices that the runs share, such as cuda:0,cuda:1."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is none before torch is there."""
+        from ...privacy.errors import InputError
+        from ...runs.run_file.tables import check_rounds_device
+
+        if self.jobs is not None and self.jobs < 1:
+            raise InputError(f"--jobs {self.jobs} must be at least 1")
+        for name in self.devices:
+            if not name:
+                raise InputError("--devices names an empty device; such as cuda:0,cuda:1")
+            check_rounds_device(name)
+
+    def engine(self) -> Engine:
+        """What runs them."""
+        from ...runs.sweep.engine import Engine  # torch takes a while
+
+        return Engine(**dataclasses.asdict(self))
 
 
+Retry = Annotated[bool, typer.Option("--retry", help="Run again what failed.")]
 Device = Annotated[
     str | None,
     typer.Option(

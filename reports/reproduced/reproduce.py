@@ -30,7 +30,16 @@ from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, wit
 from .attacked import attacked_lines, unattacked_scores
 from .cells import ATTACK, Cells, cells_of
 from .figures_file import METRIC, printed_figures, read_figures
-from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
+from .paper_result import (
+    LEAST_SEEDS,
+    Computed,
+    Entry,
+    Figure,
+    Scale,
+    ScaleName,
+    Trend,
+)
+from .request import ReproduceRequest
 from .verdicts import (
     ClaimLine,
     Seeds,
@@ -428,12 +437,9 @@ def reproduce(
     entry: Entry,
     name: ScaleName,
     out: Path,
+    request: ReproduceRequest | None = None,
     *,
-    cells: Sequence[str] = (),
-    seeds: int | None = None,
-    figures: Path | None = None,
     engine: Engine | None = None,
-    retry: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
@@ -441,10 +447,8 @@ def reproduce(
 
     Args:
         out: the folder; goes on where it stopped, and takes further cells and seeds.
-        cells, seeds: what is run of the table, as of `Cells.chosen`; by default all of it.
-        figures: CSV file with the paper's figures; these come before the entry's own.
+        request: what is run of the table; by default all of it.
         engine: where runs are computed; by default on all cores of this machine.
-        retry: whether runs that failed are tried again.
         progress: called with (done, total, what) after each run.
         stop: asked to stop, it ends; what is done is kept.
 
@@ -456,19 +460,27 @@ def reproduce(
         Interrupted: it was asked to stop.
     """
     check_runnable(entry)
-    only = part_of(entry, name, cells, seeds)
+    request = request or ReproduceRequest()
+    only = part_of(entry, name, request.cell, request.seeds)
     _check_folder(entry, name, out)
     if entry.closed is not None:
         computed = entry.closed(name)
-        held, left_out = _figures(figures, cells_of(entry, name, computed), entry)
+        held, left_out = _figures(request.figures, cells_of(entry, name, computed), entry)
         outcome = outcome_of_closed_form(entry, name, computed, figures=held)
         out.mkdir(parents=True, exist_ok=True)
     else:
         check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
-        held, left_out = _figures(figures, cells_of(entry, name), entry)
+        held, left_out = _figures(request.figures, cells_of(entry, name), entry)
         run_sweep(
-            sweep, base, out, only=only, engine=engine, retry=retry, progress=progress, stop=stop
+            sweep,
+            base,
+            out,
+            only=only,
+            engine=engine,
+            retry=request.retry,
+            progress=progress,
+            stop=stop,
         )
         outcome = outcome_of(entry, name, out, figures=held)
     outcome = replace(outcome, left_out=left_out)

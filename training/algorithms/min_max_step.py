@@ -50,7 +50,7 @@ def quantile_of(
     """The quantile of a batch to whose norm `round.clipped_sums` clips; None where it does not.
 
     Args:
-        clip_quantile: share of a batch's gradients that keep their length; None or 1 is all of them.
+        clip_quantile: share of a batch's gradients that keep their length; None or 1: all.
         clip_norm: public bound; None does not clip.
         bounds: whether the form promises a bound.
 
