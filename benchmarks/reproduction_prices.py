@@ -47,7 +47,7 @@ def main(names: list[str]) -> None:
     scales = [scale for scale in SCALES if scale in names] or SCALES
     asked = [entry_named(name) for name in names if name not in SCALES]
     for entry in asked or list(ENTRIES.values()):
-        if entry.lacks or entry.closed is not None:
+        if entry.closed is not None:
             continue
         of = stored.setdefault(entry.name, {})
         for scale in scales:

@@ -97,7 +97,7 @@ def _list(
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ..privacy.errors import InputError
     from ..reports.reproduced.registry import ENTRIES
-    from ..reports.reproduced.work_estimates import check_runnable, part_of, price_of
+    from ..reports.reproduced.work_estimates import part_of, price_of
     from .terminal.progress import sweep_progress
 
     if entry is None:
@@ -115,7 +115,6 @@ def _list(
             "`--list NAME --scale SCALE` times them here and now."
         )
         return
-    check_runnable(entry)
     only = part_of(entry, scale, part.cell, part.seeds)
     if entry.closed is not None:
         write(f"{entry.name} is a closed form, and takes seconds.")
@@ -135,9 +134,7 @@ def _row(entry: Entry) -> dict[str, str]:
 
     row = {"name": entry.name, "what": f"{entry.paper.name}, {entry.title}"}
     for scale in SCALES:
-        if entry.lacks:
-            row[scale] = f"cannot be run: {entry.lacks}" if scale == SCALES[0] else ""
-        elif entry.closed is not None:
+        if entry.closed is not None:
             row[scale] = "closed form, seconds"
         else:
             price = stored_price(entry, scale)

@@ -35,6 +35,7 @@ from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.document.found import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
+from overhear.reports.reproduced.cells import Cells
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.review import review
 from overhear.runs.attack.invert import read_columns
@@ -502,6 +503,7 @@ HOSTILE["json"] |= {
     "more pictures than records": _FOUND.replace('["image-0.png"]', '["a.png", "b.png"]').encode(),
 }
 _SWEEP = b'base = "run.toml"\nseeds = 2\n[grid]\n"training.rounds" = [3, 4]\n'
+_RING = Cells(name="t", scale="small", swept={"small": {"graph.name": ["ring"]}})
 _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
     Reader("attacks/foreign/score_file.py", ("text",), "s.csv",
@@ -525,7 +527,7 @@ READERS = (
            load_policy),
     Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
-           lambda path: read_figures(path, [{"graph.name": "ring"}])),
+           lambda path: read_figures(path, _RING)),
     Reader("reports/reproduced/printed_table.py", ("text",), "t.csv",
            b"data,metric,graph,value\nmnist,MSE,ring,0.8 \xc2\xb1 0.1\nmnist,PSNR,ring,6.5\n",
            lambda path: review([path])),

@@ -19,7 +19,7 @@ from ...runs.audit.evidence import read_attack
 from ...runs.audit.evidence_schema import Scenario
 from ...runs.sweep.results import POINTS, PointResult
 from ..sweep.statistics import Mean, mean_of
-from .cells import ROWS
+from .cells import ROWS, attack_name
 
 _SCORES = ("mse", "psnr", "ssim")
 
@@ -29,7 +29,7 @@ class AttackedLine:
     """What was attacked in one way.
 
     Attributes:
-        name: "no defence" or "defended", and the scenario.
+        name: "no defence" or "defended", the scenario, and of several presets which.
         scores: mse, psnr and ssim by seed, each the mean over images and attacked rounds.
     """
 
@@ -47,11 +47,14 @@ def attacked_lines(
         convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
-    for result, scenario in _attacks(out, results):
+    held = list(_attacks(out, results))
+    presets = list(dict.fromkeys(scenario.preset for _, scenario in held))
+    for result, scenario in held:
         for row in scenario.rows:
             if row.name not in ROWS:
                 continue
-            scores = found.setdefault(f"{row.name}, {scenario.scenario}", {})
+            name = attack_name(row.name, scenario.scenario, scenario.preset, presets)
+            scores = found.setdefault(name, {})
             means = row.conventions.get(convention, row.mean)
             for score in _SCORES:
                 values = scores.setdefault(score, {}).setdefault(result.seed, [])

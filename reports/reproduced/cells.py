@@ -7,6 +7,7 @@ A value is what the table shows, or what stands in the run file.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _VALUES = {
     "dpdl-cg": f"{ROWS[1]}, cross-gradient",
     "dpdl-mm": f"{ROWS[1]}, momentum",
 }
+_FORM = "algorithm.form"  # of one whose figure stands beside its published form alone
 _LEVEL = "level"  # of what a table varies beside data and algorithms, counted from 1
 _COUNTED = (_LEVEL, "epsilon_level_inferred")
 _ENDS = {"high": 0, "low": -1}  # of heterogeneity, by the concentrations in their order
@@ -95,11 +97,12 @@ class Cells:
             f"{did_you_mean(word, [*short, *swept])}"
         )
 
-    def places(self, word: str, value: str) -> list[dict[str, str]]:
+    def places(self, word: str, value: str, *, of_paper: bool = False) -> list[dict[str, str]]:
         """The settings of the lines that have a value; {} where all of them have it.
 
         Args:
             word: as of `key`.
+            of_paper: whether an algorithm's name means its published form, where that stands.
 
         Returns:
             By swept key what the table shows; nothing where other scales alone have the value.
@@ -109,7 +112,6 @@ class Cells:
         """
         key = self.key(word)
         every = [one for of in self.swept.values() for one in of.get(key, ())]
-        is_apart = bool(every)
         told = every or [of[key] for of in self.fixed.values() if key in of]
         every = [*every, *(of[key] for of in self.fixed.values() if key in of)]
         asked = self._counted(word, key, value) or _VALUES.get(value.lower(), value)
@@ -120,10 +122,9 @@ class Cells:
                 f"{did_you_mean(asked, [*shown, *(str(_inner(key, one)) for one in told)])}"
             )
         if (here := self.swept[self.scale].get(key)) is not None:
-            return [{key: shown} for shown in _named(key, asked, here)]
+            return [{key: shown} for shown in _named(key, asked, here, of_paper=of_paper)]
         fixed = self.fixed.get(self.scale, {})
-        has = not is_apart or (key in fixed and _named(key, asked, [fixed[key]]))
-        return [{}] if has else []
+        return [{}] if key in fixed and _named(key, asked, [fixed[key]]) else []
 
     def chosen(self, texts: Sequence[str], seeds: int | None) -> Part:
         """The part of the sweep that is asked for, as `run_sweep` takes it.
@@ -157,10 +158,10 @@ class Cells:
                     + ("twice" if key in found else "where all scenarios of a run are attacked")
                     + "; leave it out"
                 )
-            found[key], fixed = [], self.fixed[self.scale].get(key)
+            found[key] = []
             for value in map(str.strip, values.split("|")):
                 places = self.places(word.strip(), value)
-                if not places or (places == [{}] and not _named(key, value, [fixed])):
+                if not places:
                     raise InputError(
                         f"{self.name} has {key}={value} at another scale than {self.scale}; choose "
                         "that, or another cell"
@@ -202,16 +203,25 @@ def cells_of(entry: Entry, scale: ScaleName, computed: Sequence[Computed] = ()) 
 def _swept(scale: Scale) -> dict[str, Sequence[object]]:
     if not scale.attack:
         return dict(scale.grid)
-    scenarios: Any = scale.base["attack"].get("scenarios", get_args(ScenarioName))
-    return {**scale.grid, ATTACK: [f"{row}, {one}" for row in ROWS for one in scenarios]}
+    attack: Mapping[str, Any] = scale.base["attack"]
+    presets = attack.get("presets", [""])
+    each = itertools.product(ROWS, attack.get("scenarios", get_args(ScenarioName)), presets)
+    return {**scale.grid, ATTACK: [attack_name(*one, presets) for one in each]}
 
 
-def _named(key: str, asked: str, values: Iterable[object]) -> list[str]:
+def attack_name(row: str, scenario: str, preset: str, presets: Sequence[str]) -> str:
+    """What a line of attacks is called: with its preset where there are several."""
+    return ", ".join([row, scenario, *([preset] if len(presets) > 1 else [])])
+
+
+def _named(key: str, asked: str, values: Iterable[object], *, of_paper: bool = False) -> list[str]:
     """What the table shows of the values that a word names: as they are shown, or as they are."""
     shown = {choice_of(key, one).shown: one for one in values}
     if found := [text for text in shown if _same(text, asked)]:
         return found
-    return [text for text, one in shown.items() if _same(str(_inner(key, one)), asked)]
+    found = [text for text, one in shown.items() if _same(str(_inner(key, one)), asked)]
+    published = [text for text in found if _inner(_FORM, shown[text]) == "published"]
+    return (published if of_paper else []) or found
 
 
 def _inner(key: str, value: object) -> object:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,13 +29,7 @@ from ...training.graphs.topologies import erdos_renyi
 from .paper_result import Computed, ScaleName
 
 _AGENTS, _EPSILON, _DELTA, _ROUNDS, _CLIP = 20, 10.0, 1e-5, 5000, 0.1
-_PROBABILITIES: Mapping[ScaleName, tuple[float, ...]] = {
-    "smoke": (0.2, 1.0),
-    "small": (0.2, 0.4, 0.6, 0.8, 1.0),
-    "medium": (0.2, 0.4, 0.6, 0.8, 1.0),
-    "paper": (0.2, 0.4, 0.6, 0.8, 1.0),
-}
-_SEEDS: Mapping[ScaleName, int] = {"smoke": 2, "small": 10, "medium": 10, "paper": 10}
+_PROBABILITIES = (0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def energies_of(graph: Graph, *, bound: float) -> dict[str, float]:
@@ -73,12 +67,13 @@ def noise_energies(scale: ScaleName) -> list[Computed]:
     """The lines of the figure: 20 agents, epsilon 10 at delta 1e-5, clip norm .1, 5000 rounds.
 
     Args:
-        scale: which probabilities, and how many graphs of each.
+        scale: two graphs of the least and the largest probability, or ten of each.
     """
+    step, seeds = (4, 2) if scale == "smoke" else (1, 10)
     bound = whisper_information(epsilon=_EPSILON, delta=_DELTA, rounds=_ROUNDS, clip_norm=_CLIP)
     found: dict[tuple[str, str], dict[int, float]] = {}
-    for probability in _PROBABILITIES[scale]:
-        for seed, graph in itertools.islice(_connected(probability), _SEEDS[scale]):
+    for probability in _PROBABILITIES[::step]:
+        for seed, graph in itertools.islice(_connected(probability), seeds):
             for name, energy in energies_of(graph, bound=bound).items():
                 found.setdefault((f"{probability:g}", name), {})[seed] = energy
     return [

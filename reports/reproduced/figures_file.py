@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ...privacy.bounded import read_text
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.formats.csv_rows import CsvRows, check_names
 from .cells import Cells
@@ -29,6 +29,7 @@ _KNOWN_AS = dict.fromkeys(("accuracy_percent", "auroc", "value"), _FIGURE)
 _SPREAD = "spread_percent"
 _BESIDE = ("table", _UNIT, "varied_inferred", _SPREAD)  # tell no lines apart
 _JOINED = ("noise_level_order", "clipped")
+_MOST_BYTES = 1 << 20
 
 
 def printed_figures(cells: Cells, entry: Entry) -> tuple[Figure, ...]:
@@ -48,7 +49,7 @@ def read_figures(
     Args:
         cells: what the entry has.
         value: of the entry, which a column `metric` may name.
-        of: settings of the lines that all figures are of.
+        of: settings of the lines that figures are of which do not name them.
 
     Returns:
         Those of lines that the entry has at this scale, and a sentence on those that are left out;
@@ -61,7 +62,8 @@ def read_figures(
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file of figures at {path}")
-    rows = CsvRows(path, io.StringIO(read_text(path), newline=""))
+    held = io.BytesIO(read_bounded(path, _MOST_BYTES))
+    rows = CsvRows(path, io.TextIOWrapper(held, encoding="utf-8-sig", newline=""))
     names = [_KNOWN_AS.get(name, name) for name in next(rows, [])]
     check_names(path, names)
     if _FIGURE not in names and not set(_RANGE) <= set(names):
@@ -77,17 +79,14 @@ def read_figures(
         where, count = f"{path}, line {rows.line}", count + 1
         if len(row) != len(names):
             raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
-        held = _joined(dict(zip(names, row, strict=True)))
-        figures = list(
-            _figures(
-                held, {w: held[w] for w in words if held[w]} | dict(of or {}), cells, where=where
-            )
-        )
+        told = _joined(dict(zip(names, row, strict=True)))
+        settings = dict(of or {}) | {word: told[word] for word in words if told[word]}
+        figures = list(_figures(told, settings, cells, where=where))
         if not figures:
             lost += 1
             continue
-        if (score := held.get(METRIC, value).lower()) != value:
-            share = 0.01 if held.get(_UNIT) == "percent" else 1.0
+        if (score := told.get(METRIC, value).lower()) != value:
+            share = 0.01 if told.get(_UNIT) == "percent" else 1.0
             figures = [_of_score(one, score, share) for one in figures]
         for one in figures:
             other = found.setdefault(tuple(sorted(one.place.items())), one)
@@ -123,7 +122,7 @@ def _figures(
         raise InputError(f"{where}: low={low:g} lies above high={high:g}; exchange them")
     spread = _number(text, where=where) if (text := row.get(_SPREAD)) else None
     try:
-        each = [cells.places(word, value) for word, value in settings.items()]
+        each = [cells.places(word, text, of_paper=True) for word, text in settings.items()]
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
     for places in itertools.product(*each):

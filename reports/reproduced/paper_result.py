@@ -47,8 +47,7 @@ class Scale:
         seeds: of every row.
         tune: values by key that are tried on validation records; empty tunes nothing.
         attack: whether every run is attacked.
-        differs: what is not as in the paper, in words.
-        comparable: whether figures may be held against the paper's all the same.
+        differs: what is not as in the paper, in words; where anything is, no verdict is given.
     """
 
     base: Tables
@@ -57,7 +56,6 @@ class Scale:
     tune: Mapping[str, Sequence[object]] = field(default_factory=dict)
     attack: bool = False
     differs: Sequence[str] = ()
-    comparable: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +67,7 @@ class Figure:
         low, high: the figure, twice, or the range, in the unit of the entry's value.
         source: where it was read.
         spread: what the paper prints after +-; None where it prints none.
+        own: whether it is of a file of the user, which comes before the entry's.
     """
 
     place: Place
@@ -76,6 +75,7 @@ class Figure:
     high: float
     source: str
     spread: float | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class Printed:
     Attributes:
         file: in `figures/`, without its ending.
         source: the table of the paper, and what of it is inferred.
-        of: settings of the lines that the figures are compared with, beside those that they name.
+        of: settings of the lines that the figures are compared with, where they do not name them.
     """
 
     file: str
@@ -184,7 +184,6 @@ class Entry:
         reading: what the paper's text does not say of its form, and how it is taken here.
         facts: what holds of the printed figures themselves, in sentences.
         convention: scale of an attack's scores, as of `conventions_for`; empty of pixels in [0, 1].
-        lacks: an ingredient that is missing, for which it cannot be run; empty where none is.
         closed: gives its lines without a run, by scale.
         more: of a closed form, whether more is better.
     """
@@ -201,13 +200,11 @@ class Entry:
     reading: str = ""
     facts: Sequence[str] = ()
     convention: str = ""
-    lacks: str = ""
     closed: Callable[[ScaleName], list[Computed]] | None = None
     more: bool = True
 
     def __post_init__(self) -> None:
-        """Check that it can be run, or says why not."""
-        if self.lacks or self.closed is not None:
-            return
-        if missing := [name for name in SCALES if name not in self.scales]:
+        """Check that it can be run."""
+        missing = [name for name in SCALES if name not in self.scales]
+        if missing and self.closed is None:
             raise InputError(f"{self.name} has no sweep at scale {missing[0]}; give one")

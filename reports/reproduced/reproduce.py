@@ -30,15 +30,7 @@ from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, wit
 from .attacked import attacked_lines, unattacked_scores
 from .cells import ATTACK, Cells, cells_of
 from .figures_file import METRIC, printed_figures, read_figures
-from .paper_result import (
-    LEAST_SEEDS,
-    Computed,
-    Entry,
-    Figure,
-    Scale,
-    ScaleName,
-    Trend,
-)
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
 from .request import ReproduceRequest
 from .verdicts import (
     ClaimLine,
@@ -49,8 +41,9 @@ from .verdicts import (
     figure_of,
     figure_verdict,
     firsts_of,
+    not_comparable,
 )
-from .work_estimates import check_runnable, part_of, sweep_of
+from .work_estimates import part_of, sweep_of
 
 # What a reproduction came to: its lines beside the paper's figures, and its claims.
 
@@ -97,7 +90,8 @@ class Outcome:
         cells: how many cells have a run, of how many; None of a closed form.
         seeds: the least and the most seeds of these cells, and those of the whole table.
         unattacked: scores of the attacked records that take no attack, by guess and score.
-        left_out: figures of a file that are of no line at this scale, in a sentence.
+        left_out: figures of a file that are of no line at this scale, or other than the entry's
+            own, in sentences.
     """
 
     entry: Entry
@@ -109,6 +103,11 @@ class Outcome:
     seeds: tuple[int, int, int] = (0, 0, 0)
     unattacked: Mapping[str, Mapping[str, Mean]] = field(default_factory=dict)
     left_out: str = ""
+
+    @property
+    def differs(self) -> Sequence[str]:
+        """What is not as in the paper."""
+        return () if self.entry.closed else self.entry.scales[self.scale].differs
 
     @property
     def stands(self) -> str:
@@ -169,7 +168,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         entry=entry,
         scale=name,
         lines=lines,
-        claims=claim_lines(entry, seeds, more=_is_more(entry)),
+        claims=claim_lines(entry, seeds, more=_is_more(entry), scale=scale),
         failures=[
             ", ".join(f"{k}={v}" for k, v in result.settings.items())
             + f", seed {result.seed}: {result.error}"
@@ -189,7 +188,7 @@ def _line(
     ours = cell.agents or cell.mean
     verdict = figure_verdict(paper, ours, within=entry.within, scale=scale)
     if cell.contradicted and paper is not None:
-        verdict = Verdict(word="not comparable", because="a run measured more than is proven")
+        verdict = not_comparable("a run measured more than is proven")
     return Line(
         place=place,
         of_mean=cell.mean,
@@ -227,8 +226,8 @@ def as_markdown(outcome: Outcome) -> str:
     parts.append(f"`{entry.name}` at scale {outcome.scale}{stands}. {entry.paper.source}.\n")
     if entry.reading:
         parts.append(f"{entry.reading}\n")
-    if differs := () if entry.closed else entry.scales[outcome.scale].differs:
-        parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in differs))
+    if outcome.differs:
+        parts.append("Not as in the paper:\n\n" + "".join(f"- {one}\n" for one in outcome.differs))
     parts.append(_table(_lines(outcome)))
     parts.append(_caption(outcome))
     parts += ["".join(f"- {one}\n" for one in found)] if (found := _facts(outcome)) else []
@@ -265,8 +264,9 @@ def _facts(outcome: Outcome) -> list[str]:
     least = min(line.of_mean.count for line in outcome.lines)
     return [
         *outcome.entry.facts,
-        f"First by means in each cell that has figures of both: in the paper {paper}; here {ours}; "
-        f"the same in {found.same} of {found.cells}."
+        "First by means in each cell that has figures of both"
+        + (", here in another setting" if outcome.differs else "")
+        + f": in the paper {paper}; here {ours}; the same in {found.same} of {found.cells}."
         + (f" With n = {least} this tells no order." if least < LEAST_SEEDS else ""),
     ]
 
@@ -404,14 +404,13 @@ def _figure(figure: Figure) -> str:
 
 def as_data(outcome: Outcome) -> dict[str, object]:
     """The same for other programs; figures that are not finite are words or None."""
-    scale = None if outcome.entry.closed else outcome.entry.scales[outcome.scale]
     return {
         "name": outcome.entry.name,
         "paper": outcome.entry.paper.source,
         "scale": outcome.scale,
         "value": outcome.entry.value,
         "facts": _facts(outcome),
-        "differs": [] if scale is None else list(scale.differs),
+        "differs": list(outcome.differs),
         "cells": outcome.cells,
         "seeds": outcome.seeds,
         "lines": [_line_data(line) for line in outcome.lines],
@@ -455,11 +454,9 @@ def reproduce(
     Raises:
         FileExistsError: the folder holds something else.
         FileNotFoundError: data are not at hand.
-        ValueError: the entry lacks an ingredient, or does not have a cell or seeds, or a file of
-            figures does not fit.
+        ValueError: the entry does not have a cell or seeds, or a file of figures does not fit.
         Interrupted: it was asked to stop.
     """
-    check_runnable(entry)
     request = request or ReproduceRequest()
     only = part_of(entry, name, request.cell, request.seeds)
     _check_folder(entry, name, out)
@@ -483,7 +480,8 @@ def reproduce(
             stop=stop,
         )
         outcome = outcome_of(entry, name, out, figures=held)
-    outcome = replace(outcome, left_out=left_out)
+    exchanged = _exchanged(outcome, held)
+    outcome = replace(outcome, left_out=" ".join(filter(None, (left_out, exchanged))))
     data = json.dumps(as_data(outcome), indent=2, ensure_ascii=False, allow_nan=False)
     write_durably(out / _DATA, f"{data}\n".encode(), mode=SHOWN)
     write_durably(out / _TEXT, as_markdown(outcome).encode(), mode=SHOWN)
@@ -492,8 +490,25 @@ def reproduce(
 
 def _figures(path: Path | None, cells: Cells, entry: Entry) -> tuple[list[Figure], str]:
     """Those of a file of the user, before those that the paper prints."""
-    own, left_out = ((), "") if path is None else read_figures(path, cells, value=entry.value)
-    return [*own, *printed_figures(cells, entry)], left_out
+    printed = printed_figures(cells, entry)
+    if path is None:
+        return list(printed), ""
+    of = entry.printed.of if entry.printed else {}
+    own, left_out = read_figures(path, cells, value=entry.value, of=of)
+    return [*(replace(one, own=True) for one in own), *printed], left_out
+
+
+def _exchanged(outcome: Outcome, figures: Sequence[Figure]) -> str:
+    """How many lines have a user's figure that is another one than the entry's, in a sentence."""
+    found = list[str]()
+    for line in outcome.lines:
+        for score, own in {"": line.paper, **line.printed}.items():
+            printed = [o for o in figures if not o.own and o.place.get(METRIC, "") == score]
+            known = figure_of(printed, {**line.place, METRIC: score})
+            if known and own and (known.low, known.high) != (own.low, own.high):
+                found.append(f"{_figure(own)} in place of {_figure(known)} of {known.source}")
+    more = f"{len(found)} figures of the file are not the entry's: first"
+    return f"{more} {found[0]}." if found else ""
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

@@ -3,8 +3,8 @@
 A paper's figure is reproduced if ours lies within the entry's distance of it and twice our standard
 error; the level is told with the 95 % interval of ours. A claim is held against differences seed by
 seed: of an order or a trend the 95 % interval must lie above 0. Figures are those of the mean over
-agents where there is one, as papers report them. Of fewer than `LEAST_SEEDS` seeds no verdict is
-given.
+agents where there is one, as papers report them. Of fewer than `LEAST_SEEDS` seeds, or where
+anything is not as in the paper, no verdict is given, and what holds here stands in its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from ..sweep.statistics import Difference, Mean, difference_of, mean_of
 from .paper_result import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
 
 Word = Literal["reproduced", "not reproduced", "not comparable"]
-_OTHER_SETTING = "the setting is another one, as stated above"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +30,15 @@ class Verdict:
 
     word: Word
     because: str
+
+
+def not_comparable(because: str) -> Verdict:
+    """No verdict, and why there is none."""
+    return Verdict(word="not comparable", because=because)
+
+
+def _elsewhere(here: str) -> Verdict:
+    return not_comparable(f"the setting is another one; {here}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,9 +82,9 @@ class ClaimLine:
 
 
 def figure_of(figures: Sequence[Figure], place: Mapping[str, str]) -> Figure | None:
-    """The paper's figure of a line: the one that names most of its settings, and no other ones."""
+    """The paper's figure of a line: a user's, then the one that names most of its settings."""
     held = [figure for figure in figures if figure.place.items() <= place.items()]
-    return max(held, key=lambda one: len(one.place), default=None)
+    return max(held, key=lambda one: (one.own, len(one.place)), default=None)
 
 
 def figure_verdict(
@@ -96,27 +104,20 @@ def figure_verdict(
     Verdict(word='not reproduced', because='ours is 2.1 below (-2.1 to -2.1), and 2 is allowed')
     """
     if figure is None:
-        return Verdict(word="not comparable", because="the paper prints no number for it")
+        return not_comparable("the paper prints no number for this setting")
     if not ours.count or math.isnan(ours.value):
-        return Verdict(word="not comparable", because="no run of it ended with a figure")
-    if scale is not None and not scale.comparable:
-        return Verdict(word="not comparable", because=_OTHER_SETTING)
+        return not_comparable("no run of it ended with a figure")
     off = level_of(figure, ours)
+    way = f"{abs(off.mean):.3g} {'below' if off.mean < 0 else 'above'}" if off.mean else "inside"
+    known = f" ({off.low:+.3g} to {off.high:+.3g})" if off.mean and math.isfinite(off.low) else ""
+    told = f"ours is {way}{known}"
+    if scale is not None and scale.differs:
+        return _elsewhere(told)
     if ours.count < LEAST_SEEDS:
-        few = _few(ours.count)
-        return Verdict(word=few.word, because=f"{few.because}; so far ours is {_told_level(off)}")
+        return not_comparable(f"{_few(ours.count)}; so far {told}")
     allowed = within + (0.0 if math.isnan(ours.error) else 2.0 * ours.error)
-    told = f"ours is {_told_level(off)}, and {allowed:.3g} is allowed"
-    if abs(off.mean) > allowed:
-        return Verdict(word="not reproduced", because=told)
-    return Verdict(word="reproduced", because=told if off.mean else "inside")
-
-
-def _told_level(off: Difference) -> str:
-    """A distance from the paper's figure in words, with its interval where it has one."""
-    way = "below" if off.mean < 0 else "above"
-    known = f" ({off.low:+.3g} to {off.high:+.3g})" if math.isfinite(off.low) else ""
-    return f"{abs(off.mean):.3g} {way}{known}"
+    word: Word = "not reproduced" if abs(off.mean) > allowed else "reproduced"
+    return Verdict(word=word, because=f"{told}, and {allowed:.3g} is allowed")
 
 
 def level_of(figure: Figure, ours: Mean) -> Difference:
@@ -189,25 +190,39 @@ def firsts_of(
     return Firsts(cells=len(held), paper=dict(paper), ours=dict(best), same=same)
 
 
-def _few(count: int) -> Verdict:
-    return Verdict(
-        word="not comparable", because=f"n = {count}, and a verdict takes {LEAST_SEEDS} seeds"
-    )
+def _few(count: int) -> str:
+    return f"n = {count}, and a verdict takes {LEAST_SEEDS} seeds"
 
 
-def claim_lines(entry: Entry, lines: Sequence[Seeds], *, more: bool) -> list[ClaimLine]:
+def claim_lines(
+    entry: Entry, lines: Sequence[Seeds], *, more: bool, scale: Scale | None = None
+) -> list[ClaimLine]:
     """Every claim of an entry, wherever both of its lines stand.
 
     Args:
         lines: its lines, in the order of the sweep.
         more: whether more is better.
+        scale: as of `figure_verdict`.
     """
-    return [line for claim in entry.claims for line in _lines_of(claim, lines, more=more)]
+    if not more:
+        turned = [(_turned(one.compared), _turned(one.of_mean)) for one in lines]
+        lines = [
+            replace(one, compared=compared, of_mean=of_mean)
+            for one, (compared, of_mean) in zip(lines, turned, strict=True)
+        ]
+    found = [line for claim in entry.claims for line in _lines_of(claim, lines)]
+    if scale is None or not scale.differs:
+        return found
+    return [replace(one, verdict=_elsewhere(f"here {one.verdict.because}")) for one in found]
 
 
-def _lines_of(claim: Claim, lines: Sequence[Seeds], *, more: bool) -> Iterator[ClaimLine]:
+def _turned(values: Mapping[int, float]) -> dict[int, float]:
+    return {seed: -value for seed, value in values.items()}
+
+
+def _lines_of(claim: Claim, lines: Sequence[Seeds]) -> Iterator[ClaimLine]:
     if isinstance(claim, Trend):
-        yield from _trend(claim, lines, more=more)
+        yield from _trend(claim, lines)
         return
     others = claim.others if isinstance(claim, Order) else (claim.other,)
     of = claim.of if isinstance(claim, Order) else {}
@@ -218,7 +233,7 @@ def _lines_of(claim: Claim, lines: Sequence[Seeds], *, more: bool) -> Iterator[C
             if other.place.get(claim.key) in others and _rest(first, claim.key) == _rest(
                 other, claim.key
             ):
-                yield _compared(claim, first, other, more=more, words=_words(claim, other))
+                yield _compared(claim, first, other, words=_words(claim, other))
 
 
 def _words(claim: Order | Close, other: Seeds) -> str:
@@ -228,7 +243,7 @@ def _words(claim: Order | Close, other: Seeds) -> str:
     return f"{claim.first} is at most {claim.within:g} worse than {name}"
 
 
-def _trend(claim: Trend, lines: Sequence[Seeds], *, more: bool) -> Iterator[ClaimLine]:
+def _trend(claim: Trend, lines: Sequence[Seeds]) -> Iterator[ClaimLine]:
     """One line for each step from a value to the next one."""
     before: dict[tuple[tuple[str, str], ...], Seeds] = {}
     named = ", ".join(claim.of.values())
@@ -241,7 +256,7 @@ def _trend(claim: Trend, lines: Sequence[Seeds], *, more: bool) -> Iterator[Clai
                 f"{named or claim.what} is better at {claim.key} {line.place[claim.key]} than at "
                 f"{last.place[claim.key]}"
             )
-            yield _compared(claim, line, last, more=more, words=words)
+            yield _compared(claim, line, last, words=words)
         before[rest] = line
 
 
@@ -249,36 +264,31 @@ def _rest(line: Seeds, key: str) -> dict[str, str]:
     return {name: value for name, value in line.place.items() if name != key}
 
 
-def _compared(claim: Claim, first: Seeds, other: Seeds, *, more: bool, words: str) -> ClaimLine:
-    sign = 1.0 if more else -1.0
-    over = difference_of(_times(sign, first.compared), _times(sign, other.compared))
+def _compared(claim: Claim, first: Seeds, other: Seeds, *, words: str) -> ClaimLine:
+    over = difference_of(first.compared, other.compared)
     known = {k: v for k, v in _rest(first, claim.key).items() if other.place.get(k) == v}
     own = {k: v for k, v in known.items() if not isinstance(claim, Trend) or k not in claim.of}
     return ClaimLine(
         words=words,
         where=", ".join(f"{key}={value}" for key, value in own.items()),
-        difference=_paired(first.compared, other.compared, sign),
+        difference=_paired(first.compared, other.compared),
         low=math.nan if over is None else over.low,
         high=math.nan if over is None else over.high,
-        of_mean=_paired(first.of_mean, other.of_mean, sign),
+        of_mean=_paired(first.of_mean, other.of_mean),
         verdict=_claim_verdict(claim, over),
         source=claim.source,
     )
 
 
-def _times(sign: float, values: Mapping[int, float]) -> dict[int, float]:
-    return {seed: sign * value for seed, value in values.items()}
-
-
-def _paired(one: Mapping[int, float], other: Mapping[int, float], sign: float) -> Mean:
-    return mean_of([sign * (one[seed] - other[seed]) for seed in one if seed in other])
+def _paired(one: Mapping[int, float], other: Mapping[int, float]) -> Mean:
+    return mean_of([one[seed] - other[seed] for seed in one if seed in other])
 
 
 def _claim_verdict(claim: Claim, over: Difference | None) -> Verdict:
     if over is None or math.isnan(over.mean):
-        return Verdict(word="not comparable", because="the two have no seed in common")
+        return not_comparable("the two have no seed in common")
     if over.count < LEAST_SEEDS:
-        return _few(over.count)
+        return not_comparable(_few(over.count))
     least = -claim.within if isinstance(claim, Close) else 0.0
     if over.low > least:
         return Verdict(word="reproduced", because="all of the interval says so")

@@ -64,9 +64,8 @@ def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object
     """The sweep file of an entry at a scale, and the tables of its run file.
 
     Raises:
-        ValueError: the entry lacks an ingredient, or has no runs.
+        ValueError: its tables are no sweep.
     """
-    check_runnable(entry)
     scale = placed(entry.scales[name])
     base: dict[str, object] = dict(scale.base)
     values: dict[str, object] = {
@@ -92,12 +91,6 @@ def part_of(entry: Entry, name: ScaleName, cells: Sequence[str], seeds: int | No
     if entry.closed is not None and (cells or seeds is not None):
         raise InputError(f"{entry.name} is a closed form, which takes seconds; leave out its parts")
     return [] if entry.closed is not None else cells_of(entry, name).chosen(cells, seeds)
-
-
-def check_runnable(entry: Entry) -> None:
-    """Refuse an entry that lacks an ingredient."""
-    if entry.lacks:
-        raise InputError(f"{entry.name} cannot be run: {entry.lacks}")
 
 
 Timed = Callable[[int, int, str], None]
@@ -148,12 +141,12 @@ class RunEstimate:
 
 
 def runs_of(entry: Entry, name: ScaleName, only: Part = ()) -> int:
-    """Runs of an entry at a scale, those of tuning too; 0 of a closed form or one that lacks.
+    """Runs of an entry at a scale, those of tuning too; 0 of a closed form.
 
     Args:
         only: as of `run_sweep`.
     """
-    if entry.closed is not None or entry.lacks:
+    if entry.closed is not None:
         return 0
     sweep, _ = sweep_of(entry, name)
     tuning, reported = points_meant(sweep, only)

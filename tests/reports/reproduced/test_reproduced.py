@@ -14,6 +14,7 @@ from scipy import stats
 
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import attacked, work_estimates
+from overhear.reports.reproduced import reproduce as reproducing
 from overhear.reports.reproduced.cells import cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
@@ -29,6 +30,7 @@ from overhear.reports.reproduced.paper_result import (
 )
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
+from overhear.reports.reproduced.request import ReproduceRequest
 from overhear.reports.reproduced.verdicts import (
     Seeds,
     check_data,
@@ -50,7 +52,7 @@ from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
 
 PAPER = Paper(name="P", source="A. Author, P")
-SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, comparable=True)
+SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
 
 
@@ -85,7 +87,18 @@ def seeds_of(name: str, values: list[float], **more: str) -> Seeds:
             "not comparable",
             "so far ours is 1 ab",
         ),
-        (Mean(value=87.5, error=0.25, count=10), OTHER, "not comparable", "another one"),
+        (
+            Mean(value=87.5, error=0.25, count=10),
+            OTHER,
+            "not comparable",
+            "another one; ours is in",
+        ),
+        (
+            Mean(value=89.0, error=0.25, count=10),
+            OTHER,
+            "not comparable",
+            "the setting is another one; ours is 1 above (+0.434 to +1.57)",
+        ),
         (Mean(value=math.nan, error=math.nan, count=0), SETTING, "not comparable", "no run"),
     ],
 )
@@ -99,7 +112,8 @@ def test_a_figure_is_reproduced_within_its_distance_and_two_standard_errors(
 
 def test_without_a_figure_there_is_no_verdict():
     found = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=SETTING)
-    assert (found.word, found.because) == ("not comparable", "the paper prints no number for it")
+    because = "the paper prints no number for this setting"
+    assert (found.word, found.because) == ("not comparable", because)
 
 
 def test_a_line_has_the_figure_that_names_most_of_its_settings():
@@ -108,6 +122,8 @@ def test_a_line_has_the_figure_that_names_most_of_its_settings():
     assert figure_of([wide, exact], {"a": "1", "b": "2"}) is exact
     assert figure_of([wide, exact], {"a": "1", "b": "3"}) is wide
     assert figure_of([wide, exact], {"a": "2", "b": "2"}) is None
+    own = replace(wide, own=True)  # a user's, however few settings it names
+    assert figure_of([own, exact], {"a": "1", "b": "2"}) is own
 
 
 def test_an_order_is_held_against_paired_differences_as_scipy_takes_them():
@@ -138,8 +154,12 @@ def test_an_order_that_is_not_told_is_not_reproduced(shift, spread, count, word,
     ups = [shift + spread * (-1) ** seed for seed in range(count)]
     claim = Order(key="algorithm.name", first="one", others=("other",), source="here")
     lines = [seeds_of("one", ups), seeds_of("other", [0.0] * count)]
-    [found] = claim_lines(entry_of(claim), lines, more=True)
+    [found] = claim_lines(entry_of(claim), lines, more=True, scale=SETTING)
     assert (found.verdict.word, because in found.verdict.because) == (word, True)
+    [elsewhere] = claim_lines(entry_of(claim), lines, more=True, scale=OTHER)
+    assert elsewhere.verdict.word == "not comparable"
+    told = f"the setting is another one; here {found.verdict.because}"
+    assert elsewhere.verdict.because == told
 
 
 def test_an_order_is_taken_at_each_place_and_between_no_two_places():
@@ -193,7 +213,8 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
         "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed |"
         in text
     )
-    assert "| 2 | 1.00 ± 0 | 10 | – | not comparable: the paper prints no number for it |" in text
+    told = "not comparable: the paper prints no number for this setting"
+    assert f"| 2 | 1.00 ± 0 | 10 | – | {told} |" in text
     assert "1 is better than 2 | everywhere | +2.50 ± 0" in text
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
@@ -285,13 +306,18 @@ def test_a_paper_s_table_as_it_is_extracted_is_a_file_of_figures(tmp_path):
              "data.agents": "10"}  # fmt: skip
     assert [(dict(one.place), one.low) for one in found[:2]] == [
         ({**first, "algorithm.name": "DPDL, published"}, 94.4),
-        ({**first, "algorithm.name": "DPDL, repaired"}, 94.4),
+        ({**first, "data.concentration": "0.5", "algorithm.name": "MUFFLIATO"}, 85.5),
     ]
-    assert found[3].place["privacy.epsilon"] == "8.0"
+    assert found[2].place["privacy.epsilon"] == "8.0"
     assert left.startswith("1 of 4 figures of ")
-    # At a scale with one size, heterogeneity and no epsilon the others are left out.
-    found, left = read_figures(path, cells_of(TABLE, "smoke"), value="accuracy")
-    assert (found, left[:6]) == ((), "4 of 4")
+    # At a scale with other data, or with one size, heterogeneity and no epsilon none is beside.
+    for scale in ("small", "smoke"):
+        found, left = read_figures(path, cells_of(TABLE, scale), value="accuracy")
+        assert (found, left[:6]) == ((), "4 of 4")
+    # A user's figure of the repaired form stands beside it.
+    path.write_text(RAW.replace("DPDL,94", '"DPDL, repaired",94').replace("low,inf", "low,2"))
+    found, _ = read_figures(path, cells_of(TABLE, "paper"), value="accuracy")
+    assert found[0].place["algorithm.name"] == "DPDL, repaired"
 
 
 @pytest.mark.parametrize(
@@ -361,6 +387,28 @@ def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_tab
         "| 1 | 1.00 | 1 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; " in text
     )
     assert as_data(outcome)["facts"][0] == "Two rows are one."
+    elsewhere = replace(entry, closed=None, scales=dict.fromkeys(SCALES, OTHER))
+    text = as_markdown(replace(outcome, entry=elsewhere))
+    assert "has figures of both, here in another setting: in the paper 1 1; here 2 1;" in text
+
+
+@pytest.mark.parametrize(("own", "told"), [("7", "1 figures of the file are not"), ("3.0", "")])
+def test_a_figure_of_a_user_comes_first_and_is_told_where_it_is_another(
+    tmp_path, monkeypatch, own, told
+):
+    printed = Figure(place={"a": "1", "b": "1"}, low=3.0, high=3.0, source="Table 1")
+    monkeypatch.setattr(reproducing, "printed_figures", lambda *_: (printed,))
+    computed = [Computed(place={"a": "1", "b": "1"}, values={1: 1.0})]
+    entry = replace(entry_of(), closed=lambda _: computed)
+    path = tmp_path / "f.csv"
+    path.write_text(f"a,figure\n1,{own}\n", encoding="utf-8")
+    request = ReproduceRequest(figures=path)
+    outcome = reproducing.reproduce(entry, "small", tmp_path / "d", request)
+    [line] = outcome.lines
+    assert line.paper is not None
+    assert (line.paper.low, line.paper.own) == (float(own), True)
+    assert outcome.left_out.startswith(told)
+    assert bool(outcome.left_out) == bool(told)
 
 
 def test_figures_of_a_user_are_read_from_csv(tmp_path):
@@ -373,7 +421,7 @@ def test_figures_of_a_user_are_read_from_csv(tmp_path):
     ]
     assert found[0].source.endswith("figures.csv, line 2")
     assert left == ""
-    path.write_text("graph.name,low,high\nring,80,90\n", encoding="utf-8")
+    path.write_text("graph.name,low,high\nring,80,90\n", encoding="utf-8-sig")  # as of Excel
     assert read_figures(path, cells_of(TABLE, "paper"))[0][0].high == 90.0
 
 
@@ -387,11 +435,12 @@ def test_figures_of_a_user_are_read_from_csv(tmp_path):
         ("graph.name,low,high\nring,2,1\n", "low=2 lies above high=1"),
         ("graph.name,figure,auroc\nring,2,1\n", "2 columns 'figure'"),
         ("", "no column 'figure'"),
+        ("graph.name,figure\nring,\udcff\n", "is not UTF-8 after line"),
     ],
 )
 def test_figures_that_do_not_fit_are_refused_with_their_line(tmp_path, text, words):
     path = tmp_path / "figures.csv"
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(InputError) as caught:
         read_figures(path, cells_of(TABLE, "paper"))
     assert words in str(caught.value)
@@ -477,9 +526,9 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
         scaled = SimpleNamespace(mse=4.0, psnr=psnr, ssim=0.5)
         return SimpleNamespace(name=name, mean=mean, conventions={"dpdl": scaled})
 
-    def scenario(name: str, psnr: float, attack: str = "") -> SimpleNamespace:
+    def scenario(name: str, psnr: float, attack: str = "", preset: str = "dlg") -> SimpleNamespace:
         rows = [row("blind guess", 0.0), row("no defence", psnr), row("defended", psnr / 2)]
-        return SimpleNamespace(scenario=name, attack=attack, rows=rows)
+        return SimpleNamespace(scenario=name, attack=attack, rows=rows, preset=preset)
 
     kept = SimpleNamespace(
         scenarios=[
@@ -497,6 +546,16 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
     ]
     [line, _] = attacked.attacked_lines(Path("d"), runs, convention="dpdl")
     assert line.scores["mse"] == {1: 4.0, 2: 4.0}
+    # Of two presets no line is the mean.
+    kept.scenarios.append(scenario("momentum", 40.0, preset="matched"))
+    assert {
+        line.name: line.scores["psnr"][1] for line in attacked.attacked_lines(Path("d"), runs)
+    } == {
+        "no defence, momentum, dlg": 15.0,
+        "no defence, momentum, matched": 40.0,
+        "defended, momentum, dlg": 7.5,
+        "defended, momentum, matched": 20.0,
+    }
 
 
 def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from scipy.stats import t
 
 PAGE = Path(__file__).parents[3] / "docs" / "results.md"
 
@@ -36,8 +37,23 @@ def test_what_is_said_of_verdicts_is_how_many_were_printed():
     words = [
         row[-1].partition(":")[0] for row in rows() if row[-1].startswith(("reproduced", "not r"))
     ]
-    for word in ("reproduced", "not reproduced"):
+    words += ["not comparable" for row in rows() if "is another one; here " in row[-1]]
+    for word in ("reproduced", "not reproduced", "not comparable"):
         assert words.count(word) == sum(one.get(word, 0) for one in said)
+
+
+def test_distances_from_a_paper_are_those_of_the_figures_beside_them():
+    row = (
+        r"\| ([\d.]+) ± ([\d.]+) \|[^|]*\|[^|]*\| 10 \| ([\d.]+) \| not comparable: the setting is "
+        r"another one; ours is ([\d.]+) (below|above) \(([-+\d.]+) to ([-+\d.]+)\)"
+    )
+    found = re.findall(row, PAGE.read_text(encoding="utf-8"))
+    assert len(found) == 12
+    for ours, error, paper, off, way, low, high in found:
+        signed = float(off) * (1.0 if way == "above" else -1.0)
+        assert signed == pytest.approx(float(ours) - float(paper), abs=1e-3)
+        half = float(t.ppf(0.975, 9)) * float(error)
+        assert (float(low), float(high)) == pytest.approx((signed - half, signed + half), abs=2e-3)
 
 
 @pytest.mark.parametrize(
