@@ -254,21 +254,14 @@ def _facts(outcome: Outcome) -> list[str]:
     """What holds of the printed figures, and who is first in the paper and here, in sentences."""
     keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
     lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
-    found = firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else None
-    if found is None or not found.cells:
+    firsts = firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else ""
+    if not firsts:
         return list(outcome.entry.facts)
-    paper, ours = (
-        ", ".join(f"{name} {count}" for name, count in of.items())
-        for of in (found.paper, found.ours)
-    )
-    least = min(line.of_mean.count for line in outcome.lines)
-    return [
-        *outcome.entry.facts,
-        "First by means in each cell that has figures of both"
-        + (", here in another setting" if outcome.differs else "")
-        + f": in the paper {paper}; here {ours}; the same in {found.same} of {found.cells}."
-        + (f" With n = {least} this tells no order." if least < LEAST_SEEDS else ""),
-    ]
+    where = ", here in another setting" if outcome.differs else ""
+    told = f"First by means in each cell that has figures of both{where}: {firsts}."
+    if (least := min(line.of_mean.count for line in outcome.lines)) < LEAST_SEEDS:
+        told += f" With n = {least} this tells no order."
+    return [*outcome.entry.facts, told]
 
 
 def _is_more(entry: Entry) -> bool:

@@ -139,27 +139,10 @@ def level_of(figure: Figure, ours: Mean) -> Difference:
     return Difference(mean=off, low=off - half, high=off + half, count=ours.count)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Firsts:
-    """Who is first, cell by cell, by means.
-
-    Attributes:
-        cells: in which at least two lines have a figure of the paper.
-        paper: by line, or lines that share a figure, in how many of them it is first in the paper.
-        ours: the same of ours.
-        same: in how many ours is one of the paper's first.
-    """
-
-    cells: int
-    paper: Mapping[str, int]
-    ours: Mapping[str, int]
-    same: int
-
-
 def firsts_of(
     lines: Sequence[tuple[Mapping[str, str], float, Figure | None]], key: str, *, more: bool
-) -> Firsts:
-    """Who is first in the paper and here, of lines that have the paper's figures.
+) -> str:
+    """Who is first by means in each cell with figures of both, in words; empty without a cell.
 
     Args:
         lines: settings, our figure, the paper's.
@@ -169,9 +152,8 @@ def firsts_of(
     >>> def line(name, ours, paper):
     ...     printed = Figure(place={}, low=paper, high=paper, source="Table I")
     ...     return {"algorithm.name": name}, ours, printed
-    >>> found = firsts_of([line("a", 1.0, 9.0), line("b", 2.0, 8.0)], "algorithm.name", more=True)
-    >>> found.cells, found.paper, found.ours, found.same
-    (1, {'a': 1}, {'b': 1}, 0)
+    >>> firsts_of([line("a", 1.0, 9.0), line("b", 2.0, 8.0)], "algorithm.name", more=True)
+    'in the paper a 1; here b 1; the same in 0 of 1'
     """
     cells: dict[tuple[tuple[str, str], ...], list[tuple[str, float, float]]] = {}
     for place, ours, figure in lines:
@@ -187,7 +169,9 @@ def firsts_of(
         paper[" or ".join(first)] += 1
         best[name] += 1
         same += name in first
-    return Firsts(cells=len(held), paper=dict(paper), ours=dict(best), same=same)
+    theirs, own = (", ".join(f"{one} {n}" for one, n in of.items()) for of in (paper, best))
+    told = f"in the paper {theirs}; here {own}; the same in {same} of {len(held)}"
+    return told if held else ""
 
 
 def _few(count: int) -> str:
