@@ -500,8 +500,8 @@ def _exchanged(outcome: Outcome, figures: Sequence[Figure]) -> str:
             known = figure_of(printed, {**line.place, METRIC: score})
             if known and own and (known.low, known.high) != (own.low, own.high):
                 found.append(f"{_figure(own)} in place of {_figure(known)} of {known.source}")
-    more = f"{len(found)} figures of the file are not the entry's: first"
-    return f"{more} {found[0]}." if found else ""
+    told = f"Figures of the file that are not the entry's: {len(found)}, the first"
+    return f"{told} {found[0]}." if found else ""
 
 
 def _check_folder(entry: Entry, name: ScaleName, out: Path) -> None:

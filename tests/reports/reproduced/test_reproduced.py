@@ -392,7 +392,10 @@ def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_tab
     assert "has figures of both, here in another setting: in the paper 1 1; here 2 1;" in text
 
 
-@pytest.mark.parametrize(("own", "told"), [("7", "1 figures of the file are not"), ("3.0", "")])
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [("7", "Figures of the file that are not the entry's: 1, the first 7"), ("3.0", "")],
+)
 def test_a_figure_of_a_user_comes_first_and_is_told_where_it_is_another(
     tmp_path, monkeypatch, own, told
 ):
