@@ -44,6 +44,7 @@ from .printed_table import MISSING, SHARES, Line, Printed, kind_of, read_tables,
 
 _RARE = 0.01
 _LEAST = 3  # figures of a row
+_MOST_OTHERS = 20  # that count among rows that are all the same
 _ALGORITHM = ("algorithm", "algo", "method", "approach", "scheme", "name")
 _WHO = (*_ALGORITHM, "scenario", "attack", "defence", "defense", "model")
 _PLACE, _VARIED = {"file", "table"}, {"varied", "varies", "parameter"}  # no settings of a run
@@ -268,12 +269,12 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
         classes.setdefault(tuple(row.figures[key] for key in keys), []).append(at)
     same: list[tuple[list[int], int]] = []  # and how many of them repeat what is another run's
     for found in classes.values():
-        runs_of: list[_Row] = []
+        others: list[_Row] = []
         for row in (rows[at] for at in found):
-            if not any(_may_be_one(row, one) for one in runs_of):
-                runs_of.append(row)
+            if len(others) < _MOST_OTHERS and not any(_may_be_one(row, of) for of in others):
+                others.append(row)
         if found[1:]:
-            same.append((found, len(runs_of) - 1))
+            same.append((found, len(others) - 1))
     if not same:
         return
     from scipy.stats import poisson
@@ -289,9 +290,10 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
     # By the largest chance of a finding: how many repeat others, how many are expected to, and the
     # share of these or, where single rows have no chance of their own, the probability of so many.
     told: dict[float, tuple[int, float, float]] = {}
+    ranked, sums = np.sort(pairs), np.append(np.cumsum(np.sort(pairs)), 0.0)  # the last is of none
     for most in {float(own[found[0]]) for found, times in same if times}:
         count = sum(times for found, times in same if own[found[0]] <= most)
-        expected = float(pairs[pairs <= most * (1 + 1e-9)].sum())
+        expected = float(sums[np.searchsorted(ranked, most * (1 + 1e-9), side="right") - 1])
         odds = float(poisson.sf(count - 1, expected)) if by_digits else expected / count
         told[most] = (count, expected, odds)
     most = max((at for at, (_, _, odds) in told.items() if odds <= _RARE), default=-1.0)
@@ -307,10 +309,8 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
         if not times:
             words += " No setting differs that both state, so that they may be of one run."
         elif not by_digits:
-            chance = figure(own[found[0]], 2)
-            words += (
-                f" Independent runs of equal true values do so with probability about {chance}."
-            )
+            p = figure(own[found[0]], 2)
+            words += f" Independent runs of equal true values do so with probability about {p}."
         numbers = [[line.number for line in rows[at].lines] for at in found]
         make = _finding if times and own[found[0]] <= most else _fact
         yield make(
@@ -400,9 +400,8 @@ def _orders(lines: Sequence[Line]) -> Iterator[Remark]:
         )
         if leads:
             first_in = {" and ".join(one): len(of) for one, of in leads.items()}
-            yield _fact(
-                "order", f"{file} {name}: {said}.", file=file, cells=len(cells), first=first_in
-            )
+            words = f"{file} {name}: {said}."
+            yield _fact("order", words, file=file, cells=len(cells), first=first_in)
 
 
 def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
