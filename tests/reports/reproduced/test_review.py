@@ -207,6 +207,7 @@ _SPARSE = "sparsity,algorithm,acc,f1,recall\n0.5,A,{}\n0.1,A,82.2 ± 1.2,75.1 ±
 _BOTH = "agents,sparsity,algorithm,acc,f1,recall\n10,{},A,{}\n{},0.5,A,{}"
 _WHISPER = "algorithm,data,epsilon,delta\n{},{},40,1e-5"
 _BASE = "epsilon,algorithm,acc,f1,recall\n1,SGD,{0}\n2,SGD,{0}"
+_STEADY = "graph,epsilon,name,acc,f1,auc\n{0},1,SGD,98.5,98.6,{1}\n{0},2,SGD,98.5,98.6,{1}\n"
 _FIVE = "name,{}\na,0.9{p}\nb,1.2{p}\nc,1.3{p}\nd,-0.0{p}"
 _SAME, _NO = ["rows that are the same"], ["impossible figure"]
 
@@ -225,6 +226,8 @@ _SAME, _NO = ["rows that are the same"], ["impossible figure"]
         ([_AGENTS, _SPARSE.format(_THREE)], [_AGENTS, _AGENTS.replace("10,A", "30,A")], _SAME),
         ([_BOTH.format("-", _THREE, "", _THREE)], [_BOTH.format("0.1", _THREE, "20", _THREE)],
          _SAME),
+        ([_STEADY.format("ring", 98.4) + _STEADY.partition("\n")[2].format("full", 98.3)],
+         [_STEADY.format("ring", 98.4), _STEADY.format("ring", 98.3)], ["one figure differs"]),
         ([_BASE.format(_THREE)], [f"{_BASE.format(_THREE)}\n4,SGD,{_OTHER}"], _SAME),
     ],
 )  # fmt: skip
