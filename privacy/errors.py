@@ -97,7 +97,6 @@ _INSTEAD = {
     "sgda": "dp-sgda",
     "dm-hsgd": "dpmixsgd",
     "published": "repaired",
-    "record-weights": "class-weights",
     "single-message": "eavesdropper",
 }
 # Of values that are near one word, the first of these is suggested: it promises or withstands most.

@@ -62,14 +62,6 @@ NO_CAP = (
 )
 
 
-NO_BOUND = (
-    'task="record-weights" has a weight for each record, and agents send all of them: one record '
-    "more or less changes how many numbers are sent, which neither a clip norm nor noise hides; "
-    "set clip_norm=inf and noise_multiplier for a run without a finite epsilon, or use "
-    'task="class-weights"'
-)
-
-
 class Unit(enum.StrEnum):
     """Whose data are hidden.
 

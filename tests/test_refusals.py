@@ -546,7 +546,7 @@ PROTECTION: list[list[set[str]]] = [
     *([set(names)] for names in (("iid", "dirichlet", "shards"), ("float32", "tf32", "bfloat16"))),
     [{"step-then-mix", "mix-then-step"}], [{"cross-gradient", "momentum", "view"}],
     [{"auto", "book-keeping", "grouped", "vmap", "loop"}],
-    [{"classification", "class-weights", "auc", "regression"}, {"record-weights"}],
+    [{"classification", "class-weights", "auc", "regression"}],
     [{"constant", "step", "linear", "cosine", "inverse-sqrt"}],
     [{"data.name", "model.name", "model.loss", "algorithm.name", "attack.denoiser"}],
     [{"ring", "full", "bipartite", "grid", "star", "server", "erdos-renyi", "directed-ring"}

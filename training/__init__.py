@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .models.evaluation import Metrics, auroc, evaluate
     from .models.losses import NetworkLoss
     from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
-    from .models.tasks import ClassWeights, RecordWeights, Task
+    from .models.tasks import ClassWeights, Task
     from .step.handles import Agents, Edges, Server
     from .step.round import Round
     from .step.values import ALL, NUMBERS, Batch, Cohort
@@ -58,7 +58,6 @@ __all__ = [
     "Metrics",
     "NetworkLoss",
     "PairGradients",
-    "RecordWeights",
     "Recorded",
     "Round",
     "RoundTrace",
@@ -111,7 +110,6 @@ _STANDS_IN = {
     "Metrics": "models.evaluation",
     "NetworkLoss": "models.losses",
     "PairGradients": "gradients.gradients",
-    "RecordWeights": "models.tasks",
     "Recorded": "engine.recording",
     "Round": "step.round",
     "RoundTrace": "tracing.round_trace",

@@ -194,7 +194,9 @@ class Oracle:
         (owner,), (holder,) = _numbers(one.owners), _numbers(one.holders)
         norms = self.norms(call.models[:, owner], *batches[holder], coefs=call.coefs)
         bound = float(norms.quantile(share)) if len(norms) else 0.0
-        return self.contributions(one._replace(clip_norm=bound or None), batches)
+        return self.contributions(
+            one._replace(clip_norm=bound if bound >= 1e-12 else None), batches
+        )
 
     def _by_user(
         self,

@@ -110,15 +110,15 @@ def check_attackable(config: RunFile, *, built: Built) -> None:
             f"data {data.name!r} has numbers to predict, and attacks rebuild records that have a "
             "label; overhear audit measures what the run leaks of them"
         )
-    if config.model.task == "record-weights":
-        raise InputError(
-            '[model] task="record-weights" sends a weight for each record, which tells who is in a '
-            'batch without any attack, and attacks have no rule for it; use task="class-weights"'
-        )
     if built.by_user:
         raise InputError(
             "the step clips the sums of users, and attacks rebuild records from sums in which each "
             "is clipped by itself: what they would find is not measured"
+        )
+    if (getattr(built.settings, "clip_quantile", None) or 1.0) < 1.0:
+        raise InputError(
+            "clip_quantile clips gradients to a norm that the records of a batch decide, for which "
+            "attacks have no rule: what they would find is not measured; attack the run without it"
         )
     if built.setting.graph.agents < 2:
         raise InputError("agents=1: nothing crosses a link, so nothing can be intercepted")

@@ -51,8 +51,14 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
     graph = graph_of(config)
     if not isinstance(graph, Graph) or not graph.has_links:
         raise InputError(f"graph {graph.name!r} must be one graph with links in all rounds")
-    if config.privacy is None or planned.noise_multiplier == 0:
-        raise InputError("a run without noise hides nothing from any recipient; set [privacy]")
+    if (
+        config.privacy is None
+        or planned.noise_multiplier == 0
+        or config.privacy.clip_norm == math.inf
+    ):
+        raise InputError(
+            "a run without noise or a clip norm hides nothing from any recipient; set [privacy]"
+        )
     if not 0 <= victim < graph.agents or graph.agents > _MOST_AGENTS:
         raise InputError(
             f"agent {victim} must lie in 0..{graph.agents - 1}, of at most {_MOST_AGENTS} agents"

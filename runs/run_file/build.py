@@ -34,18 +34,12 @@ from ...training.graphs.topologies import build_graph
 from ...training.models.evaluation import NOT_COUNTED, Metrics, evaluate
 from ...training.models.losses import NetworkLoss, loss_named
 from ...training.models.parameters import build_model, sizes_of, validate_model
-from ...training.models.tasks import (
-    AreaUnderCurve,
-    ClassWeights,
-    RecordWeights,
-    Task,
-    with_centres,
-)
+from ...training.models.tasks import AreaUnderCurve, ClassWeights, Task, with_centres
 from ...training.own.names import algorithm_named
 from ...training.tracing.trace import trace
 from .cross_checks import cap_problems
 from .run_file import RunFile
-from .tables import WEIGHTED, ModelTable, find_device
+from .tables import ModelTable, find_device
 
 _DELTA = 1e-5
 _LEAST_COPIES = 3  # of all models at once: the models, their gradients, and noise
@@ -357,16 +351,14 @@ def with_task(model: nn.Module, table: ModelTable, data: Dataset) -> tuple[nn.Mo
                 f"{data.classes} in [data]; use data of two classes"
             )
         return with_centres(model), AreaUnderCurve(model, positive_share=table.positive_share)
-    if table.task in WEIGHTED:
-        of: dict[str, Any] = {
-            "classes": data.classes,
-            "strength": table.strength,
-            "penalty": table.penalty,
-            "penalty_steepness": table.penalty_steepness,
-        }
-        if table.task == "class-weights":
-            return model, ClassWeights(model, **of)
-        return model, RecordWeights(model, records=len(data.targets), **of)
+    if table.task == "class-weights":
+        return model, ClassWeights(
+            model,
+            classes=data.classes,
+            strength=table.strength,
+            penalty=table.penalty,
+            penalty_steepness=table.penalty_steepness,
+        )
     if (table.loss or "cross-entropy") == "cross-entropy":
         return model, None
     found = loss_named(table.loss or "", classes=data.classes, outputs=data.outputs)

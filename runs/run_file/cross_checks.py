@@ -8,17 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...privacy.guarantee import NO_BOUND
 from .data_table import DataTable
 from .privacy_table import PrivacyTable
-from .tables import (
-    WEIGHTED,
-    AttackTable,
-    AuditTable,
-    InterceptTable,
-    ModelTable,
-    TrainingTable,
-)
+from .tables import AttackTable, AuditTable, InterceptTable, ModelTable, TrainingTable
 
 
 def resolved_privacy(
@@ -98,8 +90,8 @@ def resolved_model(
     # The task that the algorithm and the data are for.
     has_dual = algorithm_named(algorithm).blocks > 1
     wanted = "class-weights" if has_dual else "classification"
-    if has_dual and model.task in ("auc", "record-weights"):
-        wanted = model.task
+    if has_dual and model.task == "auc":
+        wanted = "auc"
     outputs = data.predicts
     if outputs:
         wanted = "regression"
@@ -128,18 +120,11 @@ def resolved_model(
     ]
 
 
-def weights_problems(model: ModelTable, privacy: PrivacyTable | None) -> list[str]:
-    """What asks for a bound where nothing has one: a weight for each record is sent."""
-    asks = privacy is not None and privacy.clip_norm != math.inf
-    return [f"[model] {NO_BOUND}"] if asks and model.task == "record-weights" else []
-
-
 def _loss_problems(loss: str | None, task: str) -> list[str]:
     """What is wrong with a loss for a task."""
     if loss is None or ":" in loss or task == "auc":
-        wrong = loss is not None and task in (*WEIGHTED, "auc")
-        what = "has its own" if task == "auc" else "weighs the cross-entropy"
-        remedy = f"leave it out: {task} {what}"
+        wrong = loss is not None and task in ("class-weights", "auc")
+        remedy = "leave it out: class-weights weighs the cross-entropy, and auc has its own"
     elif task == "regression":
         wrong, remedy = loss == "cross-entropy", "use squared, absolute or your own"
     else:

@@ -54,8 +54,7 @@ class PrivacyTable(Table):
     epsilon: Positive | None = None
     """Target for `adversary`; the noise is calibrated to it."""
     noise_multiplier: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """Instead of epsilon: noise on a sum of clipped gradients / clip_norm, the noise itself where
-    nothing is clipped; 0 adds none."""
+    """Instead of epsilon: noise on a sum of clipped gradients / clip_norm; 0 adds none."""
     advantage: _Share | None = None
     """Instead of epsilon: largest TPR minus FPR of any membership test of `adversary`."""
     tpr: _Share | None = None
@@ -129,7 +128,7 @@ class PrivacyTable(Table):
         if self.clip_norm == math.inf and self.goal is not None:
             raise InputError(
                 "clip_norm=inf does not clip, so no noise bounds what a record gives away; set a "
-                "finite clip_norm, or noise_multiplier for a run without a finite figure"
+                "finite clip_norm, or noise_multiplier=0 for a run without protection"
             )
         return self
 

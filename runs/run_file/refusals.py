@@ -125,7 +125,7 @@ PRIVACY: Mapping[str, Unprovable] = {
         asks=_does_not_clip,
         reason=(
             "does not clip, so no noise bounds what a record gives away; set a finite clip_norm, "
-            "or clip_norm=inf with noise_multiplier for a run without a finite figure"
+            "or clip_norm=inf with noise_multiplier=0 for a run without protection"
         ),
     ),
 }

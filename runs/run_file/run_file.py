@@ -37,7 +37,6 @@ from .cross_checks import (
     resolved_intercept,
     resolved_model,
     resolved_privacy,
-    weights_problems,
 )
 from .data_table import DataTable
 from .hyper_parameters import sentences, settings_schema
@@ -158,7 +157,7 @@ class RunFile(Table):
         )
         # What tables say together, all problems at once.
         problems += cap_problems(privacy) if self.data.user is not None else []
-        problems += of_model + weights_problems(model, privacy) + of_intercept + of_attack
+        problems += of_model + of_intercept + of_attack
         problems += audit_problems(self.audit, rounds=rounds)
         problems += gradient_problems(self.training, algorithm=name)
         taking = self.participation

@@ -267,28 +267,23 @@ class GraphTable(Table):
         return self
 
 
-WEIGHTED = ("class-weights", "record-weights")  # tasks whose dual variables weigh losses
-
-
 class ModelTable(Table):
     """[model]: what is trained."""
 
     belongs: ClassVar[Mapping[str, tuple[str, str | tuple[str, ...]]]] = {
-        "strength": ("task", WEIGHTED),
-        "penalty": ("task", WEIGHTED),
-        "penalty_steepness": ("task", WEIGHTED),
+        "strength": ("task", "class-weights"),
+        "penalty": ("task", "class-weights"),
+        "penalty_steepness": ("task", "class-weights"),
         "positive_share": ("task", "auc"),
     }
     name: str
     """linear, mlp, lenet, sigmoid-lenet, cnn, conv4, resnet18, or your own as "module:NAME"."""
-    task: (
-        Literal["classification", "class-weights", "record-weights", "auc", "regression"] | None
-    ) = None
+    task: Literal["classification", "class-weights", "auc", "regression"] | None = None
     """What is learned; by default class-weights if the algorithm is a min-max one."""
     loss: str | None = None
     """cross-entropy, squared, absolute or your own as "module:NAME"; by default as data need."""
     strength: NotNegative = 1.0
-    """Strength that pulls the weights of classes or records towards equal ones."""
+    """Strength that pulls the weights of the classes towards equal ones."""
     penalty: NotNegative = 0.0
     """Most that a parameter's penalty can be; the penalty is not convex."""
     penalty_steepness: NotNegative = 10.0

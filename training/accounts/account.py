@@ -275,7 +275,7 @@ def account(  # every number that a figure depends on has a name here
         delta: of every epsilon, in (0, 1).
         epsilon: target in nats for `adversary`; the noise is calibrated to it.
         noise_multiplier: instead of epsilon: noise_std on a sum of clipped gradients / clip_norm;
-            where nothing is clipped noise_std itself, and every figure is infinite.
+            where a clip_quantile is set noise_std itself, and every figure is infinite.
         advantage: instead of epsilon: the largest true-positive rate minus false-positive rate
             that any membership test of `adversary` may have, in (0, 1).
         tpr: instead of epsilon: the largest true-positive rate of any such test at `fpr`.
@@ -463,10 +463,11 @@ def account_of(
         check_multiplier(noise_multiplier)
         check_noise(noise_multiplier)
         noise_multiplier = float(noise_multiplier)
-    if subject.clip_norm is None and goal is not None:
+    by_quantile = getattr(subject.settings, "clip_quantile", None) is not None
+    if subject.clip_norm is None and noise_multiplier != 0 and (goal or not by_quantile):
         raise InputError(
-            "clip_norm=None does not clip, so no noise bounds what a record gives away; set a "
-            "finite clip_norm, or noise_multiplier for a run without a finite figure"
+            "clip_norm=None or inf does not clip, so no noise bounds what a record gives away; set "
+            "a finite clip_norm, or noise_multiplier=0 for a run without protection"
         )
     if statement.holders and victim is not None:
         raise InputError(

@@ -41,9 +41,9 @@ noise: it has a multiplier of its own, `initial_noise` times the run's. The publ
 same at every step, as printed. An agent with fewer records than initial_batch takes all of them.
 Its Table 3 clips the largest 20 % of gradients: clip_quantile .8 scales those that are longer to
 the norm at that quantile of their batch. That norm follows the records, so no figure is finite, and
-the repaired form refuses it. Its dual variables have one coordinate a record, as those of
-`models.tasks.RecordWeights`, for which no figure is finite either. The MLP of its appendix C.2 has
-three dual variables with auxiliary functions that it does not give; weights of classes are nearest.
+the repaired form refuses it. Its dual variables have one coordinate a record, a task's a public
+number. The MLP of its appendix C.2 has three dual variables with auxiliary functions that it does
+not give; weights of classes are nearest.
 """
 
 from __future__ import annotations

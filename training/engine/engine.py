@@ -6,7 +6,6 @@ import copy
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from statistics import mean
 from typing import Any, cast
 
@@ -18,14 +17,13 @@ from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
 from ..batches import Place, check_records, drawn_positions, taking_part
 from ..data.store import Examples, Held, moved, placed
-from ..device.memory import on_device, together_on_device
+from ..device.memory import together_on_device
 from ..device.precision import check_numbers, computing
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..models.evaluation import AT_ONCE, evaluate
 from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
-from ..models.tasks import RecordWeights, Task
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..own.contents import Watch
 from ..step.batched import no_projection
@@ -112,10 +110,6 @@ class Engine:
         )
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
-        self._first_numbers = [
-            0,
-            *accumulate(shard.size for shard in setting.shards),
-        ]  # of each agent
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -248,8 +242,7 @@ class Engine:
         self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
     ) -> Examples:
         if agent in at:  # what an absent agent is given is drawn by nobody
-            taken = self._on_device(self._shards[agent].take(at[agent]))
-            return with_numbers(self.setting.task, taken, at[agent] + self._first_numbers[agent])
+            return self._on_device(self._shards[agent].take(at[agent]))
         return self._on_device(planted[agent])
 
     def _no_records(self, agent: int) -> Examples:
@@ -286,7 +279,7 @@ class Engine:
             0, planted=nothing, recorded=recorded, to_taps=to_taps, public=public
         )
         self._failed = True
-        self.setting.check_script(self.scripts.start)
+        self.setting.check_users(self.scripts.start)
         watch = self._noise_of_round(0) if to_taps else None
         with computing(self.setting.device, repeats=self.setting.repeats):
             done = perform(
@@ -329,7 +322,7 @@ class Engine:
         public, self._public = self._public, None
         current = self._make_round(number, planted=planted or {}, recorded=recorded, public=public)
         script = self.scripts.of(number, self.state)
-        self.setting.check_script(script)
+        self.setting.check_users(script)
         # A round that fails may have sent messages, and must not run again.
         self._failed = True
         with computing(self.setting.device, repeats=self.setting.repeats):
@@ -481,8 +474,7 @@ def check_user_code(setting: Setting, test: Examples) -> None:
     records = next((shard for shard in setting.shards if shard.size), None)
     if records is None:
         return
-    at = torch.arange(min(_FEW, records.size))
-    few = with_numbers(setting.task, records.take(at), at)
+    few = records.take(torch.arange(min(_FEW, records.size)))
     batches = [(few.inputs[i : i + 1], few.targets[i : i + 1]) for i in range(len(few.targets))]
     first = setting.task.initial() if setting.task else flatten(setting.model)
     point = first.detach().to(setting.device, setting.dtype)[None]
@@ -533,18 +525,6 @@ def _evaluate(setting: Setting, point: Tensor, test: Examples) -> None:
         evaluate_on(slice(most))
     with Watch(setting.model, setting.task).calls("the loss, or the network's forward,"):
         evaluate_on(slice(-_FEW, None))
-
-
-def with_numbers(task: Task | None, records: Examples, numbers: Tensor) -> Examples:
-    """Records with their numbers among those of the run, where the task has a weight for each.
-
-    Args:
-        numbers: (B,) of each record.
-    """
-    if not isinstance(task, RecordWeights):
-        return records
-    numbered = task.numbered(records.targets, on_device(numbers, records.targets.device))
-    return records._replace(targets=numbered)
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

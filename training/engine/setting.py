@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from ...privacy.batches.patterns import EVERY, turn_words
 from ...privacy.errors import InputError
-from ...privacy.guarantee import NO_BOUND
 from ..batches import (
     NO_USERS,
     Participation,
@@ -21,8 +20,8 @@ from ..batches import (
 )
 from ..data.store import Held
 from ..graphs.graph import Topology
-from ..models.tasks import RecordWeights, Task
-from ..step.script import Operation, bounds_a_record
+from ..models.tasks import Task
+from ..step.script import Operation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,11 +74,6 @@ class Setting:
             raise InputError(
                 f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
             )
-        held = sum(shard.size for shard in self.shards)
-        if isinstance(self.task, RecordWeights) and held > self.task.dimensions[1]:
-            raise InputError(
-                f"{self.task.dimensions[1]} weights for {held} records; give each record one"
-            )
         if self.turns is not None:
             self.turns.check(
                 [shard.size for shard in self.shards],
@@ -124,15 +118,12 @@ class Setting:
             return None
         return self.users[agent][positions]
 
-    def check_script(self, script: Sequence[Operation]) -> None:
-        """Refuse a round that clips where that bounds nothing, or by user where nobody says whose.
+    def check_users(self, script: Sequence[Operation]) -> None:
+        """Refuse a round by user where nobody says whose a record is, or batches are not Poisson.
 
         Raises:
-            ValueError: it clips although the task has a weight for each record; or draws or clips
-                by user, and nobody says whose a record is, or batches are not Poisson.
+            ValueError: it draws or clips by user.
         """
-        if isinstance(self.task, RecordWeights) and bounds_a_record(script):
-            raise InputError(NO_BOUND)
         if (self.users is None or self.sampler is not None) and needs_users(script):
             self.check_by_user()
 

@@ -174,6 +174,11 @@ def clipped_rows(rows: Tensor, clip_norm: float | None, *, drops: bool = False) 
     return rows * clip_factors(squares, clip_norm)[:, None]
 
 
+def bound_at(norm: float) -> float | None:
+    """A norm of the data as a bound; None, which lets all stay, where it is too small for one."""
+    return norm if norm >= _SMALLEST_CLIP_NORM else None
+
+
 def check_clip_norm(clip_norm: float | None) -> None:
     """Refuse a bound that cannot be kept.
 

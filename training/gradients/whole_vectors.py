@@ -23,7 +23,7 @@ from ...privacy.errors import InputError
 from ..data.store import Examples
 from ..device.memory import elements_at_once, on_device
 from ..step.values import Batch, ClipNorm, LocalSteps, Parts, Quantile, whole_of
-from .clipping import Coefficient, check_clip_norm, clipped_rows
+from .clipping import Coefficient, bound_at, check_clip_norm, clipped_rows
 from .gradients import Batch as Records
 from .gradients import ClippedSums, Indices, PairGradients
 
@@ -194,7 +194,7 @@ class ByUser:
             for row, part in parts():
                 norms[row].append(part.norm(dim=1))
             each = [torch.cat(of[1:] or of).quantile(clip_norm.share) for of in norms]
-            bounds = [float(bound) or None for bound in each]  # all of a norm of 0 stay
+            bounds = [bound_at(float(bound)) for bound in each]
         for row, part in parts():  # always added in this order
             out[row] += clipped(self._gradients, part, bounds[row]).sum(dim=0)
         return out

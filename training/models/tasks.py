@@ -23,22 +23,13 @@ loss, such as that of a min-max problem over parameters x and dual variables y, 
 The mean of the examples' losses is the objective where classes are equally frequent; elsewhere L_c
 counts by its frequency, times C.
 
-`RecordWeights` is the same with a weight for each record of the run, N of them:
+Robust logistic regression is this task on a linear network with two classes. Its source, the paper
+of DPMixSGD (`algorithms.dpmixsgd`), takes strength 1/2, penalty .001 and steepness 10.
 
-    min over x  max over y in the simplex   sum_j y_j l_j(x) - strength |y - 1/N|^2 + R(x)
-
-Robust logistic regression is either on a linear network with two classes. In the paper of DPMixSGD
-(`algorithms.dpmixsgd`) y has a weight for each record. It takes the problem from L. Luo et al.,
-"Stochastic recursive gradient descent ascent for stochastic nonconvex-strongly-concave minimax
-problems", NeurIPS 2020, with strength 1/2, penalty .001 and steepness 10.
-
-Privacy of `RecordWeights`. Agents send y, one coordinate a record: with a record more or less it
-has another length, and no noise hides that. A record's own coordinate rises with its loss, and by
-the projection all others fall. So no figure holds here: a round that clips is refused, and one that
-does not clip costs infinity, whatever its noise. Weights of classes are of a public number.
-
-The logistic loss of weights w is the cross-entropy of two logits that differ by w a. All of the
-loss is clipped with the example, the penalty too.
+Where we differ from the paper: its y has one weight for each example, and what an agent sends of y
+then shows how many records it has and which coordinate belongs to whom. A weight for each class is
+of a public dimension. The logistic loss of weights w is the cross-entropy of two logits that differ
+by w a. All of the loss is clipped with the example, the penalty too.
 """
 
 from __future__ import annotations
@@ -131,21 +122,20 @@ class ClassWeights:
 
     def initial(self) -> Tensor:
         """The network's parameters and equal weights."""
-        x, weights = flatten(self._model), self.dimensions[1]
-        return torch.cat([x, x.new_full((weights,), 1.0 / weights)])
+        x = flatten(self._model)
+        return torch.cat([x, x.new_full((self._classes,), 1.0 / self._classes)])
 
     def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
         """See `Task.loss`."""
-        (x, y), weights = point.split(self.dimensions), self.dimensions[1]
-        target, weight = self._label_and_weight(target)
+        x, y = point.split(self.dimensions)
         parameters = unflatten(self._model, x)
         logits = self._calls(parameters, inputs.unsqueeze(0))
         error = cross_entropy(logits, target.unsqueeze(0))
-        every = torch.arange(weights, device=target.device)
-        # y[weight], which vmap(grad) does not take; of probabilities its mean.
-        own = (y * (weight if weight.ndim else every == weight)).sum()
-        apart = (y - 1.0 / weights).square().sum()
-        loss: Tensor = weights * own * error - self._strength * apart
+        every = torch.arange(self._classes, device=target.device)
+        # y[target], which vmap(grad) does not take; of probabilities its mean.
+        own = (y * (target if target.ndim else every == target)).sum()
+        apart = (y - 1.0 / self._classes).square().sum()
+        loss: Tensor = self._classes * own * error - self._strength * apart
         if self._penalty:
             steep = self._steepness * x.square()
             loss = loss + self._penalty * (steep / (1.0 + steep)).sum()
@@ -154,62 +144,6 @@ class ClassWeights:
     def project(self, value: Tensor) -> Tensor:
         """The nearest point of the simplex."""
         return project_to_simplex(value)
-
-    def _label_and_weight(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """The label of an example, and which weight is its own."""
-        return target, target
-
-
-class RecordWeights(ClassWeights):
-    """Classification whose records are weighted by an opponent; see above for what that shows.
-
-    Args:
-        model: network from inputs (B, *shape) to logits (B, classes); copied.
-        records: N, of all agents together.
-        classes: C, the number of logits.
-        numbers: strength, penalty and penalty_steepness of `ClassWeights`.
-
-    Raises:
-        ValueError: as of `ClassWeights`, or N below 2.
-
-    >>> task = RecordWeights(nn.Linear(2, 4), records=5, classes=4)
-    >>> task.dimensions
-    (12, 5)
-    >>> point = torch.cat([torch.zeros(12), torch.tensor([0.4, 0.3, 0.1, 0.1, 0.1])])
-    >>> first = task.numbered(torch.tensor([2]), torch.tensor([0]))[0]
-    >>> round(float(task.loss(point, torch.ones(2), first)), 4)  # 2 ln 4 - 0.08
-    2.6926
-    """
-
-    def __init__(self, model: nn.Module, *, records: int, classes: int, **numbers: float) -> None:
-        super().__init__(model, classes=classes, **numbers)
-        within("records", records, "[2, inf)")
-        self._records = records
-
-    @property
-    def dimensions(self) -> tuple[int, ...]:
-        """(D_x, N)."""
-        return self._parameters, self._records
-
-    def numbered(self, labels: Tensor, numbers: Tensor) -> Tensor:
-        """(B,) targets for `loss`: labels (B,) in [0, C) and numbers (B,) in [0, N) in one.
-
-        They are below 0, where no label is.
-        """
-        return -1 - (numbers * self._classes + labels)
-
-    def loss(self, point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
-        """See `Task.loss`; of a target without a number it is no number."""
-        return super().loss(point, inputs, target).where(target < 0, torch.nan)
-
-    def _label_and_weight(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        if target.ndim:
-            raise InputError(
-                "a label that is not known has no weight of its record: attacks and audits have no "
-                'rule for task="record-weights"; use "class-weights"'
-            )
-        code = -1 - target
-        return code % self._classes, code // self._classes
 
 
 def project_to_simplex(value: Tensor) -> Tensor:

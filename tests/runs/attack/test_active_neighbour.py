@@ -96,6 +96,15 @@ def test_an_algorithm_without_cross_gradients_is_refused(tmp_path):
         check_attackable(config, built=build(config, device=torch.device("cpu")))
 
 
+@pytest.mark.parametrize(("share", "message"), [(0.8, "clip_quantile"), (1.0, "nothing to gain")])
+def test_a_clip_at_a_quantile_is_not_attacked_by_a_rule_that_it_breaks(share, message, tmp_path):
+    own = ["attack.scenarios=['view']", f"algorithm.clip_quantile={share}"]
+    own += ["privacy.noise_multiplier=0", "privacy.clip_norm=inf"]
+    config = read(tmp_path, *own, algorithm="dm-hsgd")
+    with pytest.raises(ValueError, match=message):
+        check_attackable(config, built=build(config, device=torch.device("cpu")))
+
+
 @pytest.mark.parametrize("table", ["privacy.adversary", "privacy.adversaries"])
 def test_no_figure_is_asked_for_in_its_name(table, tmp_path):
     value = "'active-neighbour:1'"
