@@ -234,5 +234,5 @@ def _printed(path: Path, number: int, head: str, cell: str) -> Printed:
             f"{path} line {number}: {head}={cell!r:.80} must be a number{comma} or one with its "
             "spread such as 83.5 ± 1.3; leave the cell empty where there is none"
         )
-    value, spread = (one and Decimal(one.replace("∞", "inf")) for one in found.group(1, 2))
-    return Printed(value, spread, found[3] or "")
+    value, *spread = (Decimal(one.replace("∞", "inf")) for one in found.group(1, 2) if one)
+    return Printed(value, spread[0] if spread else None, found[3] or "")

@@ -179,7 +179,7 @@ def _copies(tables: Iterable[Sequence[Line]], runs: int) -> Iterator[Remark]:
     yield _fact("compared", words, pairs=pairs)
 
 
-def _size(figures: Mapping[object, Printed]) -> int:
+def _size(figures: Mapping[str, Printed] | Mapping[tuple[str, str], Printed]) -> int:
     """How many figures there are, spreads counted."""
     return sum(1 + (of.spread is not None) for of in figures.values())
 
@@ -191,7 +191,7 @@ def _constants(lines: Sequence[Line], who: str) -> dict[str, list[str]]:
         own = [line for line in lines if line.settings.get(who, "") == name]
         for key in [key for key in lines[0].settings if key not in ("file", who)]:
             if sum(_size(line.figures) for line in own) >= _LEAST and all(
-                same[1:] and all(line.figures == same[0].figures != {} for line in same)
+                len(same) > 1 and all(line.figures == same[0].figures != {} for line in same)
                 for same in _groups(own, key)
             ):
                 found.setdefault(name, []).append(key)
