@@ -52,8 +52,10 @@ def review(
             },
         })  # fmt: skip
     else:
+        pairs = any(o.kind == "compared" and o.figures["pairs"] != 0 for o in facts)
+        nothing = "none" if pairs else "none, and no rows could be compared"
         for head, part in (("Findings", found), ("Facts", facts)):
-            write(f"{head}: {len(part) or 'none'}")
+            write(f"{head}: {len(part) or nothing}")
             for one in part:
                 write(f"  {one.kind}: {one.words}")
     if strict and found:

@@ -2,15 +2,20 @@
 
 Rows. The columns of a printed table are the levels of the setting that changes most from line to
 line, and a row is what stands over all of them; a line of three figures, spreads counted, is a row
-itself. Rows that are the same to the last digit are a finding where so many of them have a
-probability of at most 1 in 100. Independent runs of the same true values print one mean of n runs
-with spreads s and s' with probability at most h / sqrt(2 pi (s^2 + s'^2) / n), and one spread with
+itself. Rows that are the same to the last digit are a finding where chance explains at most 1 in
+100 of them. Independent runs of the same true values print one mean of n runs with spreads s and s'
+with probability about h / sqrt(2 pi (s^2 + s'^2) / n), and one spread with
 h / sqrt(pi (s^2 + s'^2) / (n - 1)), for a unit h of the last digit; s is taken as a deviation, and
-half a unit smaller, which makes both larger. The product over a row, summed over all pairs of rows
-that chi-square at 99 % does not tell apart, is how many equal pairs are expected, of a Poisson
-variable. Without spreads the pairs are those of the same algorithms that differ in the same
-settings, and a figure is printed the same with probability e / n, where e of n such pairs agree in
-it, or (e + 1) / (n + 2) where a pair is equal.
+half a unit smaller, which makes both larger. The product over a row is the chance of a pair. The
+j equal pairs of least chance are a finding where at most j / 100 are expected, which is the sum of
+all chances that are at most theirs; pairs that chi-square at 99 % tells apart have none. A Poisson
+process of rate 1 has j points before j / 100, for any j, with probability 1 in 100. Without spreads
+the pairs are those of the same algorithms that differ in the same settings, and a figure is printed
+the same with probability e / n, where e of n such pairs agree in it, or (e + 1) / (n + 2) where a
+pair is equal; so many pairs are a finding where their probability is at most 1 in 100.
+
+Rows that state no setting of which the other states another value may be of one run, so that their
+being the same is a fact and no finding.
 
 MSE and PSNR. L = sqrt(MSE 10^(PSNR / 10)) is the data range of PSNR. A mean of PSNRs is at least
 the PSNR of the mean MSE, so L is at least the range of the pixels.
@@ -23,7 +28,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
 from importlib import resources
@@ -35,13 +40,17 @@ from numpy.typing import NDArray
 from ...privacy.errors import InputError
 from ...privacy.published.whisper import whisper_constraint_10
 from ...runs.numbers import bound, figure
-from .printed_table import SHARES, Line, Printed, kind_of, read_tables, words_of
+from .printed_table import MISSING, SHARES, Line, Printed, kind_of, read_tables, words_of
 
 _RARE = 0.01
-_LEAST = 3  # figures of a row, and levels of what is the same at all
-_WHO = ("algorithm", "method", "approach", "scheme", "scenario", "attack", "defence", "defense")
+_LEAST = 3  # figures of a row
+_MOST_OTHERS = 20  # that count among rows that are all the same
+_ALGORITHM = ("algorithm", "algo", "method", "approach", "scheme", "name")
+_WHO = (*_ALGORITHM, "scenario", "attack", "defence", "defense", "model")
+_PLACE, _VARIED = {"file", "table"}, {"varied", "varies", "parameter"}  # no settings of a run
 _RANGES = {1.0: "[0, 1]", 2.0: "[-1, 1]", 255.0: "[0, 255]"}
 _STANDARDISED = (3.5, 4.3)  # CIFAR-10's channels are 3.8 to 4.1 wide
+_GUESSED = "These scores are of the first 300 training images, not of the records of the table."
 _WORSE = (1.25, 1.0)  # than a guess: times its MSE, and dB below its PSNR
 
 Array = NDArray[np.float64]
@@ -88,14 +97,31 @@ def review(paths: Sequence[Path], *, figures: Sequence[str] = (), runs: int = 20
     if runs < 2:
         raise InputError(f"runs={runs} must be at least 2; one run has no spread")
     lines = read_tables(paths, figures=figures)
-    parts = (_impossible(lines), _claims(lines), _pixels(lines), _orders(lines))
-    remarks = itertools.chain(_copies(lines, runs), *parts)
+    remarks, tables = [], []
+    for file, group in itertools.groupby(lines, key=lambda line: line.settings["file"]):
+        held = list(group)
+        if of := _counters(held):
+            words = f"{', '.join(of)} of {file} differ in every line, and are left out of rows."
+            remarks.append(_fact("left out", words, file=file, columns=of))
+        settings = [{k: v for k, v in line.settings.items() if k not in of} for line in held]
+        tables.append([replace(a, settings=b) for a, b in zip(held, settings, strict=True)])
+    parts = (_impossible(lines), _claims(lines), _pixels(lines), *map(_orders, tables))
+    remarks += itertools.chain(_copies(tables, runs), *parts)
     return sorted(remarks, key=lambda one: not one.is_finding)
 
 
-def _who(settings: Iterable[str]) -> str:
+def _counters(lines: Sequence[Line]) -> list[str]:
+    """The columns that differ in every line, such as an index, where the rest tells lines apart."""
+    settings = [line.settings for line in lines]
+    each = [key for key in settings[0] if len({of[key] for of in settings}) == len(lines) >= _LEAST]
+    is_told = len(_groups(lines, *each)) == len(lines) and _who(settings[0]) not in each
+    return each if is_told else []
+
+
+def _who(settings: Iterable[str], kinds: Sequence[str] = _WHO) -> str:
     """The column that says what is compared, such as the algorithm."""
-    return next((head for kind in _WHO for head in settings if kind in words_of(head)), "")
+    heads = [(kind, head) for kind in kinds for head in settings if kind in words_of(head)]
+    return next((head for kind, head in heads if kind != "name" or words_of(head) == {kind}), "")
 
 
 def _where(settings: Settings) -> str:
@@ -125,33 +151,47 @@ class _Row:
     figures: Mapping[tuple[str, str], Printed]
 
 
-def _copies(lines: Sequence[Line], runs: int) -> Iterator[Remark]:
-    files = dict.fromkeys(line.settings["file"] for line in lines)
+def _copies(tables: Iterable[Sequence[Line]], runs: int) -> Iterator[Remark]:
     rows: list[_Row] = []
-    for file in files:
-        held = [line for line in lines if line.settings["file"] == file]
-        constants = _constants(held, who := _who(held[0].settings))
+    for held in tables:
+        file, who = held[0].settings["file"], _who(held[0].settings)
+        constants = _constants(held, who)
         rows += _rows_of(held, constants, who)
         for name, keys in constants.items():
-            words = f"{name} has the same figures at all levels of {', '.join(keys)} in {file}."
+            words = (
+                f"{name or 'Every line'} has the same figures at all levels of {', '.join(keys)} "
+                f"in {file}; they can be of one run only where that does not enter it."
+            )
             yield _fact("the same at all levels", words, file=file, of=name, settings=keys)
     yield from _odd_constants([row for row in rows if row.is_constant])
     shapes: dict[frozenset[tuple[object, bool]], list[_Row]] = {}
     for row in rows:
         shape = frozenset((key, of.spread is None) for key, of in row.figures.items())
         shapes.setdefault(shape, []).append(row)
+    pairs = 0
     for alike in shapes.values():
-        yield from _same_rows(alike, runs)
+        if _size(alike[0].figures) >= _LEAST:
+            pairs += math.comb(len(alike), 2)
+            yield from _same_rows(alike, runs)
+    words = f"{pairs} pair{'s' * (pairs != 1)} of rows could be compared."
+    if not pairs:
+        words += f" A row has {_LEAST} figures or more; --figure COLUMN names what holds figures."
+    yield _fact("compared", words, pairs=pairs)
+
+
+def _size(figures: Mapping[str, Printed] | Mapping[tuple[str, str], Printed]) -> int:
+    """How many figures there are, spreads counted."""
+    return sum(1 + (of.spread is not None) for of in figures.values())
 
 
 def _constants(lines: Sequence[Line], who: str) -> dict[str, list[str]]:
-    """By algorithm the settings at all of whose levels, three at least, it has the same figures."""
+    """By algorithm the settings at all of whose levels it has the same figures."""
     found: dict[str, list[str]] = {}
-    for name in dict.fromkeys(line.settings[who] for line in lines if who):
-        own = [line for line in lines if line.settings[who] == name]
+    for name in dict.fromkeys(line.settings.get(who, "") for line in lines):
+        own = [line for line in lines if line.settings.get(who, "") == name]
         for key in [key for key in lines[0].settings if key not in ("file", who)]:
-            if all(
-                same[_LEAST - 1 :] and all(line.figures == same[0].figures != {} for line in same)
+            if sum(_size(line.figures) for line in own) >= _LEAST and all(
+                len(same) > 1 and all(line.figures == same[0].figures != {} for line in same)
                 for same in _groups(own, key)
             ):
                 found.setdefault(name, []).append(key)
@@ -160,7 +200,7 @@ def _constants(lines: Sequence[Line], who: str) -> dict[str, list[str]]:
 
 def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str) -> list[_Row]:
     """The rows of one file; one alone where a setting makes no difference."""
-    least = min(sum(1 + (of.spread is not None) for of in line.figures.values()) for line in lines)
+    least = min(_size(line.figures) for line in lines)
     changes = {
         key: sum(a.settings[key] != b.settings[key] for a, b in itertools.pairwise(lines))
         for key in lines[0].settings
@@ -186,10 +226,10 @@ def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str
 def _odd_constants(rows: Sequence[_Row]) -> Iterator[Remark]:
     """The one figure in which rows differ that are one algorithm's and else the same."""
     for one, two in itertools.combinations(rows, 2):
-        if one.who != two.who or one.figures.keys() != two.figures.keys() or len(one.figures) < 3:
+        if one.figures.keys() != two.figures.keys() or len(one.figures) < _LEAST:
             continue
         other = [key for key, of in one.figures.items() if of != two.figures[key]]
-        if len(other) == 1:
+        if len(other) == 1 and _may_be_one(one, two):
             places = _apart([one, two])[1]
             values = [str(row.figures[other[0]]) for row in (one, two)]
             at = " ".join(filter(None, other[0]))
@@ -207,53 +247,83 @@ def _apart(rows: Sequence[_Row]) -> tuple[Settings, list[Settings]]:
     return shared, [{k: v for k, v in one.items() if k not in shared} for one in every]
 
 
+def _may_be_one(one: _Row, two: _Row) -> bool:
+    """Whether two rows may be of one run: no setting is stated of both and differs."""
+    differ = [
+        words_of(key)
+        for key in one.settings.keys() & two.settings.keys()
+        if one.settings[key] != two.settings[key]
+        and not MISSING & {one.settings[key], two.settings[key]}
+    ]
+    loose = _PLACE | _VARIED
+    if any(words & _VARIED for words in differ):
+        loose |= {"level", "value"}
+    return all(words & loose for words in differ)
+
+
 def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
     """Rows of one shape that are the same, and whether chance explains so many."""
     keys = list(rows[0].figures)
     classes: dict[tuple[Printed, ...], list[int]] = {}
     for at, row in enumerate(rows):
         classes.setdefault(tuple(row.figures[key] for key in keys), []).append(at)
-    same = {
-        printed: found
-        for printed, found in classes.items()
-        if len({rows[at].who if rows[at].is_constant else at for at in found}) > 1
-    }
-    table = np.array([[_floats(row.figures[key]) for key in keys] for row in rows])
-    figures = int(np.isfinite(table[0]).sum()) if keys else 0
-    if not same or figures < _LEAST:
+    same: list[tuple[list[int], int]] = []  # and how many of them repeat what is another run's
+    for found in classes.values():
+        others: list[_Row] = []
+        for row in (rows[at] for at in found):
+            if len(others) < _MOST_OTHERS and not any(_may_be_one(row, of) for of in others):
+                others.append(row)
+        if found[1:]:
+            same.append((found, len(others) - 1))
+    if not same:
         return
     from scipy.stats import poisson
 
+    table = np.array([[_floats(row.figures[key]) for key in keys] for row in rows])
     values, spreads = table[..., 0], table[..., 1]
     units = np.array([_unit(row.figures[key] for row in rows) for key in keys])
-    if np.isnan(spreads).any():
-        (expected, how), chances = _by_digits(rows, values, units), None
+    by_digits = bool(np.isnan(spreads).any())
+    if by_digits:
+        pairs, own, how = _by_digits(rows, values, units)
     else:
-        expected, how, chances = _by_spreads(values, spreads, units, runs)
-    count = sum(len(found) - 1 for found in same.values())
-    odds = float(poisson.sf(count - 1, expected))
+        pairs, own, how = _by_spreads(values, spreads, units, runs)
+    # By the largest chance of a finding: how many repeat others, how many are expected to, and the
+    # share of these or, where single rows have no chance of their own, the probability of so many.
+    told: dict[float, tuple[int, float, float]] = {}
+    ranked, sums = np.sort(pairs), np.append(np.cumsum(np.sort(pairs)), 0.0)  # the last is of none
+    for most in {float(own[found[0]]) for found, times in same if times}:
+        count = sum(times for found, times in same if own[found[0]] <= most)
+        expected = float(sums[np.searchsorted(ranked, most * (1 + 1e-9), side="right") - 1])
+        odds = float(poisson.sf(count - 1, expected)) if by_digits else expected / count
+        told[most] = (count, expected, odds)
+    most = max((at for at, (_, _, odds) in told.items() if odds <= _RARE), default=-1.0)
     common = _apart(rows)[0]
-    for printed, found in same.items():
-        shared, own = _apart([rows[at] for at in found])
+    for found, times in same:
+        shared, differ = _apart([rows[at] for at in found])
         of = _where({key: value for key, value in shared.items() if key not in common})
+        printed = [str(rows[found[0]].figures[key]) for key in keys]
         words = (
-            f"{' and '.join(map(_where, own))} are the same in all {figures} figures"
-            f"{' of ' * bool(of)}{of}: {', '.join(map(str, printed))}."
+            f"{' and '.join(map(_where, differ))} are the same in all {_size(rows[0].figures)} "
+            f"figures{' of ' * bool(of)}{of}: {', '.join(printed)}."
         )
-        if chances is not None:
-            chance = figure(chances[found[0]], 2)
-            words += f" Of equal true values, chance does so with probability {chance} at most."
+        if not times:
+            words += " No setting differs that both state, so that they may be of one run."
+        elif not by_digits:
+            p = figure(own[found[0]], 2)
+            words += f" Independent runs of equal true values do so with probability about {p}."
         numbers = [[line.number for line in rows[at].lines] for at in found]
-        make, held = _finding if odds <= _RARE else _fact, [*map(str, printed)]
+        make = _finding if times and own[found[0]] <= most else _fact
         yield make(
-            "rows that are the same", words, of=shared, rows=own, lines=numbers, figures=held
+            "rows that are the same", words, of=shared, rows=differ, lines=numbers, figures=printed
         )
-    words = (
-        f"{count} of {len(rows)} rows {'repeats another' if count == 1 else 'repeat others'}; "
-        f"{figure(expected, 2)} are expected by chance, {how}. So many have probability "
-        f"{figure(odds, 2)}."
-    )
-    yield _fact("chance", words, count=count, expected=expected, probability=odds)
+    if told:
+        count, expected, odds = told[max(told) if most < 0 else most]
+        words = (
+            f"{count} of {len(rows)} rows {'repeats another' if count == 1 else 'repeat others'}; "
+            f"{figure(expected, 2)} are expected by chance of independent runs, {how}."
+        )
+        words += f" So many have probability {figure(odds, 2)}." * by_digits
+        yield _fact("chance", words, count=count, expected=expected)
 
 
 def _floats(printed: Printed) -> tuple[float, float]:
@@ -266,8 +336,8 @@ def _unit(figures: Iterable[Printed]) -> float:
     return 10.0 ** min(map(int, exponents), default=0)
 
 
-def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[float, str]:
-    """How many rows are expected to be the same, and by what, of figures (R, k) without spreads."""
+def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[Array, Array, str]:
+    """The chances of pairs and of rows to be the same, and by what; one of all without spreads."""
     one, two = np.triu_indices(len(rows), 1)
     keys = dict.fromkeys(key for row in rows for key in row.settings)
     codes = np.array([[hash(row.settings.get(key)) for key in keys] for row in rows])
@@ -280,12 +350,12 @@ def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[float
     more = np.bincount(kinds, agree.all(axis=1))[:, None] > 0
     each = np.column_stack([np.bincount(kinds, column) for column in agree.T])
     expected = float((count[:, 0] * ((each + more) / (count + 2 * more)).prod(axis=1)).sum())
-    return expected, "by how often single figures agree in pairs of the same kind"
+    chance = np.full(len(one), expected / len(one))
+    how = "by how often single figures agree in pairs of the same kind"
+    return chance, np.full(len(rows), chance[0]), how
 
 
-def _by_spreads(
-    values: Array, spreads: Array, units: Array, runs: int
-) -> tuple[float, str, list[float]]:
+def _by_spreads(values: Array, spreads: Array, units: Array, runs: int) -> tuple[Array, Array, str]:
     """The same where each of the figures, (R, k), has a spread of so many runs."""
 
     def chance(first: Array, second: Array) -> Array:
@@ -303,34 +373,35 @@ def _by_spreads(
     told = ((means * runs + own * 2 * (runs - 1)) / wide).sum(axis=1)
     near = told <= chi2.isf(_RARE, 2 * values.shape[1])
     how = f"by spreads of {runs} runs, which do not tell {near.sum()} of {len(near)} pairs apart"
-    expected = float(chance(spreads[one[near]], spreads[two[near]]).sum())
-    return expected, how, chance(spreads, spreads).tolist()
+    return chance(spreads[one], spreads[two]) * near, chance(spreads, spreads), how
 
 
 # Who is first, and figures that cannot be.
 
 
 def _orders(lines: Sequence[Line]) -> Iterator[Remark]:
-    """Which algorithm has the largest share in how many cells."""
-    who = _who(lines[0].settings)
+    """Which algorithms of a table have the largest share in how many cells."""
+    file, who = lines[0].settings["file"], _who(lines[0].settings)
     for name in dict.fromkeys(name for line in lines for name in line.figures):
         if kind_of(name) not in SHARES or kind_of(name) == "ssim" or not who:
             continue
-        leads: dict[str, list[Decimal]] = {}
+        leads: dict[tuple[str, ...], list[Decimal]] = {}
         held = [of for of in lines if name in of.figures and of.figures[name].value.is_finite()]
         cells = [of for of in _groups(held, who) if of[1:]]
         for cell in cells:
-            first, second, *_ = sorted(cell, key=lambda line: -line.figures[name].value)
-            lead = first.figures[name].value - second.figures[name].value
-            if lead:
-                leads.setdefault(first.settings[who], []).append(lead)
+            most = max(line.figures[name].value for line in cell)
+            first = tuple(one.settings[who] for one in cell if one.figures[name].value == most)
+            rest = (of.figures[name].value for of in cell if of.figures[name].value < most)
+            leads.setdefault(first, []).append(most - max(rest, default=most))
         said = "; ".join(
-            f"{one} is first in {len(of)} of {len(cells)} cells, by {min(of)} to {max(of)}"
+            f"{' and '.join(one)} {'are first together' if one[1:] else 'is first'} in {len(of)} "
+            f"of {len(cells)} cells" + f", by {min(of)} to {max(of)}" * (not one[1:])
             for one, of in sorted(leads.items(), key=lambda item: -len(item[1]))
         )
         if leads:
-            first_in = {one: len(of) for one, of in leads.items()}
-            yield _fact("order", f"{name}: {said}.", cells=len(cells), first=first_in)
+            first_in = {" and ".join(one): len(of) for one, of in leads.items()}
+            words = f"{file} {name}: {said}."
+            yield _fact("order", words, file=file, cells=len(cells), first=first_in)
 
 
 def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
@@ -343,7 +414,7 @@ def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
         kind, low, top = kind_of(name), -math.inf, math.inf
         if kind in SHARES:
             middle = float(np.median([float(of.value) for _, of in held]))
-            top = 100.0 if middle > 1.5 or words_of(name) & {"percent", "pct"} else 1.0
+            top = 100.0 if middle > 1.5 or any(of.is_percent for _, of in held) else 1.0
             low = -top if kind == "ssim" else 0.0
         elif kind in ("mse", "rmse"):
             low = 0.0
@@ -437,13 +508,15 @@ def _below_guesses(
         }
         start, level, _ = guesses["random start"]
         is_start = least > start / _WORSE[0] and most < level + _WORSE[1]
+        does = "does as well" if start <= least and level >= most else "is within 1 dB"
         words = (
             f"{file} {of}: of {len(own)} cells none has over {most:g} dB or an MSE below {least:g}."
         )
         if below:
             words += f" Guesses without any message do better: {', '.join(below.values())}."
-        if is_start:
-            words += f" A random start does as well ({level:g} dB, {start:.3g})."
+        if is_start and "random start" not in below:
+            words += f" A random start {does} ({level:g} dB, {start:.3g})."
+        words += f" {_GUESSED}"
         if below or is_start:
             yield _finding(
                 "below a blind guess", words, of=of, psnr=most, mse=least, below=[*below],
@@ -459,12 +532,16 @@ def _claims(lines: Sequence[Line]) -> Iterator[Remark]:
     told = set()
     for line in lines:
         by = {word: value for head, value in line.settings.items() for word in words_of(head)}
-        names = {word for value in line.settings.values() for word in words_of(value)}
+        names = words_of(line.settings.get(_who(line.settings, _ALGORITHM), ""))
         try:
             epsilon, delta = float(by["epsilon"]), float(by["delta"])
         except (KeyError, ValueError):
             continue
-        if not (names & {"whisper", "corn"} and 0 < epsilon <= 1e6 and 0 < delta < 1):
+        if not (
+            ("whisper" in names or {"corn", "dsgd"} <= names)
+            and 0 < epsilon <= 1e6
+            and 0 < delta < 1
+        ):
             continue
         given = whisper_constraint_10(epsilon=epsilon, delta=delta, rounds=1).proven_epsilon
         holds = epsilon < math.log(1 / delta)

@@ -67,8 +67,10 @@ def test_one_constant_of_sgda_is_another_in_one_of_four_tables():
     assert odd.figures["values"] == ["0.6648", "0.6644"]
     steady = [one.figures["of"] for one in remarks if one.kind == "the same at all levels"]
     assert steady == ["SGDA", "DM-HSGD", "SGDA", "DM-HSGD"]
-    [order] = [one.figures for one in remarks if one.kind == "order"]
-    assert (order["cells"], order["first"]["DPMixSGD"]) == (48, 5)
+    orders = [one.figures for one in remarks if one.kind == "order"]
+    assert [of["cells"] for of in orders] == [12] * 4
+    assert sum(of["first"].get("DPMixSGD", 0) for of in orders) == 5
+    assert orders[3]["first"]["SGDA and DM-HSGD"] == 4
 
 
 @pytest.mark.data
@@ -87,8 +89,10 @@ def test_no_attack_of_the_paper_reaches_a_black_picture_and_two_have_scores_of_n
 @pytest.mark.data
 def test_dpdl_is_first_in_all_cells_of_its_tables():
     remarks = review(paper(*(f"dpdl_table_{at}" for at in (1, 2, 5, 6))))
-    [order] = [one for one in remarks if one.kind == "order"]
-    assert "DPDL is first in 108 of 108 cells, by 0.3 to 19.8" in order.words
+    orders = [one.figures for one in remarks if one.kind == "order"]
+    assert [(of["cells"], of["first"]) for of in orders] == [
+        (cells, {"DPDL": cells}) for cells in (36, 36, 18, 18)
+    ]
     assert sum(one.kind == "rows that are the same" for one in remarks) == 8
 
 
@@ -191,9 +195,119 @@ def test_what_noise_does_not_enter_may_be_constant_in_it_and_another_may_not_rep
     assert not any(one.is_finding for one in remarks)
     again = written(tmp_path, table("0.7719", "0.6957", "0.6648"), "again.csv")
     kinds = {one.kind for one in review([tmp_path / "t.csv", again])}
-    assert kinds == {"the same at all levels", "order"}
+    assert kinds == {"the same at all levels", "rows that are the same", "order", "compared"}
+    assert found(tmp_path / "t.csv", again) == []
     slip = written(tmp_path, table("0.7719", "0.6957", "0.6644"), "slip.csv")
     assert found(tmp_path / "t.csv", slip) == ["one figure differs"]
+
+
+_THREE, _OTHER = "83.5 ± 1.3,79.0 ± 1.1,69.7 ± 1.4", "81.9 ± 1.2,74.4 ± 1.5,66.0 ± 1.3"
+_AGENTS = f"agents,algorithm,acc,f1,recall\n10,A,{_THREE}\n20,A,{_OTHER}"
+_SPARSE = "sparsity,algorithm,acc,f1,recall\n0.5,A,{}\n0.1,A,82.2 ± 1.2,75.1 ± 1.5,66.3 ± 1.3"
+_BOTH = "agents,sparsity,algorithm,acc,f1,recall\n10,{},A,{}\n{},0.5,A,{}"
+_WHISPER = "algorithm,data,epsilon,delta\n{},{},40,1e-5"
+_BASE = "epsilon,algorithm,acc,f1,recall\n1,SGD,{0}\n2,SGD,{0}"
+_STEADY = "graph,epsilon,name,acc,f1,auc\n{0},1,SGD,98.5,98.6,{1}\n{0},2,SGD,98.5,98.6,{1}\n"
+_FIVE = "name,{}\na,0.9{p}\nb,1.2{p}\nc,1.3{p}\nd,-0.0{p}"
+_SAME, _NO = ["rows that are the same"], ["impossible figure"]
+
+
+@pytest.mark.parametrize(
+    ("sound", "false", "kinds"),
+    [
+        ([_WHISPER.format("LDP", "whisper")], [_WHISPER.format("CorN-DSGD", "mnist")],
+         ["bound outside of its range"]),
+        ([_FIVE.format("accuracy (%)", p="")], [_FIVE.format("accuracy", p="")], _NO * 2),
+        ([_FIVE.format("accuracy", p=" %")], [_FIVE.format("accuracy", p="")], _NO * 2),
+        (["metric,unit,name,value\nacc,%,a,1.2\nMSE,1,a,1"],
+         ["metric,unit,name,value\nacc,1,a,1.2\nMSE,1,a,1"], _NO),
+        *(([f"name,{head}\na,-0.2\nb,-0.3"], ["name,accuracy\na,-0.2\nb,-0.3"], _NO * 2)
+          for head in ("accuracy drop", "Δ accuracy", "accuracy loss", "AUC_gain")),
+        ([_AGENTS, _SPARSE.format(_THREE)], [_AGENTS, _AGENTS.replace("10,A", "30,A")], _SAME),
+        ([_BOTH.format("-", _THREE, "", _THREE)], [_BOTH.format("0.1", _THREE, "20", _THREE)],
+         _SAME),
+        ([_STEADY.format("ring", 98.4) + _STEADY.partition("\n")[2].format("full", 98.3)],
+         [_STEADY.format("ring", 98.4), _STEADY.format("ring", 98.3)], ["one figure differs"]),
+        ([_BASE.format(_THREE)], [f"{_BASE.format(_THREE)}\n4,SGD,{_OTHER}"], _SAME),
+    ],
+)  # fmt: skip
+def test_what_has_an_honest_reason_is_no_finding_and_its_false_twin_is(
+    tmp_path, sound, false, kinds
+):
+    def paths(name: str, texts: list[str]) -> list[Path]:
+        return [written(tmp_path, text, f"{name}{at}.csv") for at, text in enumerate(texts)]
+
+    assert found(*paths("whisper", sound)) == []
+    assert found(*paths("t", false)) == kinds
+
+
+def test_equal_means_with_other_intervals_are_no_rows_that_are_the_same(tmp_path):
+    lines = ["graph,algorithm,acc,auc,f1", "a,A,83.5,81.2,79.9", "b,A,83.5,81.2,79.9"]
+    lines += ["c,A,83.6,81.3,79.8", "c,B,83.6,81.3,79.8"]
+    same = [one for one in review([written(tmp_path, "\n".join(lines))]) if one.kind == _SAME[0]]
+    assert len(same) == 2
+    lines = [line.replace("83.5", f'"83.5 [{at}, 86]"') for at, line in enumerate(lines)]
+    same = [one for one in review([written(tmp_path, "\n".join(lines))]) if one.kind == _SAME[0]]
+    assert len(same) == 1
+
+
+def test_two_files_that_may_be_of_one_run_are_told_as_a_fact(tmp_path):
+    paths = [written(tmp_path, _AGENTS, "a.csv"), written(tmp_path, _SPARSE.format(_THREE))]
+    [same] = [one for one in review(paths) if one.kind == _SAME[0]]
+    assert same.figures["rows"] == [
+        {"file": "a.csv", "agents": "10"}, {"file": "t.csv", "sparsity": "0.5"},
+    ]  # fmt: skip
+    assert same.words.endswith(
+        "No setting differs that both state, so that they may be of one run."
+    )
+
+
+def test_an_index_and_a_time_hide_no_rows(tmp_path):
+    plain = honest(np.random.default_rng(2))
+    for made, kinds in ((plain, []), (copied(plain, 1), _SAME)):
+        lines = [f"{at},{at / 7:.3f},{line}" for at, line in enumerate(made)]
+        lines[0] = f"run,seconds,{plain[0]}"
+        remarks = review([written(tmp_path, "\n".join(lines))])
+        assert [one.kind for one in remarks if one.is_finding] == kinds
+        [left] = [one for one in remarks if one.kind == "left out"]
+        assert left.words.startswith("run, seconds of t.csv differ in every line")
+        assert [one.figures["pairs"] for one in remarks if one.kind == "compared"] == [1770]
+    [left] = read_tables([written(tmp_path, "run,algorithm,accuracy\n1,A,81")])
+    assert "run" in left.settings
+
+
+def test_rows_without_spread_hide_no_copy_and_are_not_accused_beside_one(tmp_path):
+    rows = [f"{graph},{name},100.0 ± 0.0,99.0 ± 0.0,98.0 ± 0.0"
+            for graph in ("ring", "full") for name in "BCDEF"]  # fmt: skip
+    rows += [f"star,{name},{at}.0 ± 0.4,61.2 ± 0.4,60.0 ± 0.4" for at, name in enumerate("BCDEF")]
+    head = "graph,algorithm,acc,f1,recall"
+    sound = [head, *rows, f"ring,A,{_THREE}", f"full,A,{_OTHER}"]
+    assert found(written(tmp_path, "\n".join(sound))) == []
+    false = [head, *rows, f"ring,A,{_THREE}", f"full,A,{_THREE}", f"star,A,{_OTHER}"]
+    remarks = review([written(tmp_path, "\n".join(false))])
+    [copy] = [one for one in remarks if one.is_finding]
+    assert copy.figures["of"]["algorithm"] == "A"
+
+
+def test_each_table_has_its_own_order_and_ties_are_named(tmp_path):
+    one = written(tmp_path, "algorithm,agents,accuracy\nA,1,80\nB,1,80\nA,2,80\nB,2,81", "a.csv")
+    two = written(tmp_path, "model,agents,accuracy\nlenet,1,80\ncnn,1,85", "b.csv")
+    words = [one.words for one in review([one, two]) if one.kind == "order"]
+    assert words == [
+        "a.csv accuracy: A and B are first together in 1 of 2 cells; B is first in 1 of 2 cells, "
+        "by 1 to 1.",
+        "b.csv accuracy: cnn is first in 1 of 1 cells, by 5 to 5.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"), [("1.44,4.44", "does as well"), ("1.40,4.56", "is within 1 dB")]
+)
+def test_a_random_start_does_as_well_only_where_its_scores_are_as_good(tmp_path, scores, words):
+    path = written(tmp_path, f"data,attack,MSE,PSNR\nmnist,none,{scores}\nmnist,all,{scores}")
+    said = [one.words for one in review([path]) if one.kind == "below a blind guess"]
+    assert all(f"A random start {words} (4.45 dB, 1.44). These scores are of" in of for of in said)
+    assert len(said) == 2
 
 
 _ATTACK = "data,attack,agents,MSE,PSNR,SSIM\n"
@@ -240,7 +354,8 @@ def test_whispers_constraint_gives_more_than_is_claimed_and_five_are_out_of_its_
     claims = [
         f"{name},{e},1e-5" for name in ("Whisper", "LDP") for e in (3, 5, 7, 10, 15, 20, 25, 30, 40)
     ]
-    remarks = review([written(tmp_path, "algorithm,epsilon,delta\n" + "\n".join(claims))])
+    table = written(tmp_path, "algorithm,epsilon,delta\n" + "\n".join(claims))
+    remarks = [one for one in review([table]) if one.is_finding]
     assert [one.figures["epsilon"] for one in remarks] == [15, 20, 25, 30, 40]
     assert remarks[-1].figures["gives"] == pytest.approx(41.760, abs=1e-3)
     assert all(one.figures["gives"] < one.figures["epsilon"] for one in remarks[:-1])
@@ -267,11 +382,16 @@ def test_a_table_of_our_own_raises_nothing(tmp_path):
         ("graph,accuracy\nring,$83.5 \\pm 1.3$", "83.5 ± 1.3"),
         ("graph,accuracy,std\nring,83.50 %,1.3", "83.50 ± 1.3"),
         ("graph,unknown\nring,83.5+-1.3", "83.5 ± 1.3"),
-        ('graph,agents,PSNR of the attack\nring,10,"**11.5 [10.1, 12.3]**"', "11.5"),
+        ('graph,agents,PSNR of the attack\nring,10,"**11.5 [10.1, 12.3]**"', "11.5 [10.1, 12.3]"),
+        ('graph,accuracy,95 % CI\nring,83.5,"[81, 86]"', "83.5 [81, 86]"),
+        *((f"graph,accuracy,{head}\nring,83.5,1.3", "83.5 ± 1.3")
+          for head in ("±", "+-", "standard error", "se", "stdev", "accuracy_std (%)")),
+        ("graph,accuracy,error\nring,83.5,16.5", "83.5"),
+        ("graph,accuracy,test error\nring,83.5,1.3", "83.5"),
         ("graph,loss,accuracy\nring,cross-entropy,83.5", "83.5"),
         ("metric,unit,graph,value\naccuracy,%,ring,83.5\nMSE,1,ring,0.2", "83.5"),
     ],
-)
+)  # fmt: skip
 def test_a_cell_is_a_figure_with_its_spread(tmp_path, text, cell):
     [line] = read_tables([written(tmp_path, text)])
     assert str(next(iter(line.figures.values()))) == cell
@@ -291,6 +411,11 @@ def test_a_cell_is_a_figure_with_its_spread(tmp_path, text, cell):
         ("graph,score\nring,81", ["--figure", "scores"], "did you mean 'score'?"),
         ("graph,accuracy\nring,81\nring,82", [], "lines 2 and 3 have the same settings"),
         ("graph,accuracy\nring,81", ["t.csv"], "a table is given twice"),
+        ("graph;accuracy\nring;81,5", [], "write a comma for ';', and numbers with a point"),
+        ("graph\taccuracy\nring\t81", [], "write a comma for a tab"),
+        ('graph,accuracy\nring,"81,5"', [], "'81,5' needs a point"),
+        ('graph,auc\na,8\nb,9\nc,"8,5"', [], "must be a number and a point, as in 83.5, or"),
+        ("graph,accuracy\nring,81", ["loop.csv"], "loop.csv: Too many levels of symbolic links"),
     ],
 )
 def test_what_is_no_table_is_told_in_a_sentence(
@@ -298,6 +423,7 @@ def test_what_is_no_table_is_told_in_a_sentence(
 ):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, text)
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
     assert main(["review", "t.csv", *options]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert said.startswith("error: ")
@@ -312,10 +438,25 @@ def test_the_command_prints_findings_and_facts_and_ends_with_3_where_it_is_stric
     assert capsys.readouterr().out == (
         "Findings: 1\n"
         "  impossible figure: t.csv line 2: accuracy=183.5 ± 1.3 does not lie in [0, 100].\n"
-        "Facts: none\n"
+        "Facts: 1\n"
+        "  compared: 0 pairs of rows could be compared. A row has 3 figures or more; --figure "
+        "COLUMN names what holds figures.\n"
     )
     assert main(["review", path, "--strict", "--json"]) == 3
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["tables"], told["facts"]) == (1, [path], [])
+    assert (told["schema"], told["tables"], told["facts"][0]["pairs"]) == (1, [path], 0)
     assert told["findings"][0]["value"] == "183.5 ± 1.3"
     assert math.isfinite(told["findings"][0]["line"])
+
+
+def test_nothing_of_a_table_is_printed_as_a_line_of_its_own_or_as_a_control(tmp_path, capsys):
+    path = tmp_path / "t.csv"
+    path.write_text('"gr\naph",algorithm,accuracy\n"a\nFindings: 9",A\x1b[2J,81\n' + _B, "utf-8")
+    assert main(["review", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Findings: none, and no rows could be compared"
+    assert [line[:2] for line in lines[2:]] == ["  "] * (len(lines) - 2)
+    assert "A\\x1b[2J is first in 1 of 1 cells" in lines[-1]
+
+
+_B = '"a\nFindings: 9",B,80\n'
