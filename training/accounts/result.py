@@ -210,11 +210,6 @@ class Account(Figures):
         return self.subject.bound(self.noise_multiplier)
 
     @property
-    def epsilon_target(self) -> float | None:
-        """The epsilon that the noise meets; None where it meets something else, or was given."""
-        return None if self.goal is None else self.goal.epsilon
-
-    @property
     def reached(self) -> float | None:
         """What the target adversary comes to at the noise, in the goal's own figure."""
         if self.goal is None or self.target is None:

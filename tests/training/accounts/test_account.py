@@ -128,7 +128,7 @@ def test_a_trace_is_not_made_at_another_noise_than_its_step_has():
 def test_a_calibrated_run_meets_its_target_and_says_whose():
     found = account(init, step, epsilon=4, **RUN)
     assert 3.99 < found["eavesdropper"].epsilon <= 4.0
-    assert (found.target, found.epsilon_target) == ("eavesdropper", 4)
+    assert (found.target, found.goal.epsilon) == ("eavesdropper", 4)
     again = account(init, step, noise_multiplier=found.noise_multiplier, **RUN)
     assert again["eavesdropper"].epsilon == found["eavesdropper"].epsilon
     assert again.target is None
