@@ -127,6 +127,7 @@ OUTSIDE = {
     "reports/template.py": "our own templates",
     "reports/document/html.py": "our own table of deployments",
     "reports/judgement/sentence.py": "our own sentences",
+    "privacy/published/citations.py": "our own citations",
     "reports/reproduced/registry.py": "our own entries",
     "reports/reproduced/review.py": "our own scores",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
@@ -174,6 +175,7 @@ WITHOUT_FILE = {
     "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
     "reports/document/collect.py",  # copies pictures as they are
+    "reports/reproduced/attacked.py",  # pictures.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "runs/attack/batch.py",  # a bound on memory
     "runs/attack/layouts.py",  # a type; prior_records.py reads

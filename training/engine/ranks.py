@@ -53,8 +53,8 @@ class Ranks:
         ValueError: a rank without an agent, or a number out of range.
 
     >>> ranks = Ranks(agents=10, rank=1, size=4)
-    >>> list(ranks.mine), ranks.owner_of(9), ranks.names(3)
-    ([2, 3, 4], 3, 'rank 3 of 4 (agents 7..9)')
+    >>> list(ranks.mine), ranks.names(3)
+    ([2, 3, 4], 'rank 3 of 4 (agents 7..9)')
     """
 
     agents: int
@@ -128,16 +128,6 @@ class Ranks:
     def peers(self) -> tuple[int, ...]:
         """The other ranks, ascending."""
         return tuple(rank for rank in range(self.size) if rank != self.rank)
-
-    def owner_of(self, agent: int) -> int:
-        """The rank that holds an agent.
-
-        Raises:
-            ValueError: no such agent.
-        """
-        if not 0 <= agent < self.agents:
-            raise InputError(f"agent={agent} must lie in [0, {self.agents - 1}]")
-        return next(rank for rank in range(self.size) if agent in self.share(rank))
 
     def names(self, rank: int) -> str:
         """A rank and its agents in words."""
