@@ -599,7 +599,7 @@ OPENS = {
 }
 # attack-sweep opens run folders in --out alone, each as attack does.
 OPENS_NONE = {"attack-sweep", "audit-scores", "budget", "demo", "invert", "membership-training"}
-OPENS_NONE |= {"new", "schema"}
+OPENS_NONE |= {"new", "review", "schema"}
 
 
 @pytest.mark.some_quick(8)

@@ -39,6 +39,8 @@ OTHER_MEANINGS = {
     ("commands/attack.py", "dpdl"),  # the same
     ("commands/demo.py", "dpdl"),  # the text of a run file
     ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios
+    ("runs/run_file/data_table.py", "whisper"),  # quadratics of its paper
+    ("training/data/quadratic.py", "whisper"),  # the same
     ("runs/plan/trainable.py", "decor"),  # which algorithm makes the noise of a design
     ("runs/plan/trainable.py", "decor-over-time"),
     ("runs/plan/trainable.py", "joint-dsgd"),
