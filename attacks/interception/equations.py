@@ -484,6 +484,9 @@ def _is_plain(call: object) -> TypeGuard[GradientCall]:
 
 _LOCAL = "what an agent adds is its change over local steps, and no gradient of one batch"
 _TRUSTED = "the server releases a trusted sum over agents, and nothing else is sent"
+_OTHERWISE = (
+    "gradients are scaled, or clipped in parts or at a quantile, for which an estimate has no rule"
+)
 _FUNCTIONS = (
     "messages hold functions of gradients, such as compressed differences, into which a linear "
     "estimate does not look"
@@ -514,6 +517,12 @@ def why_hidden(replay: Replay, system: Equations) -> str:
     calls = [call for played in rounds for call in played.recorded.calls]
     if any(isinstance(c, WholeCall) and c.operation == "local_update" for c in calls):
         why.append(_LOCAL)
+    if (
+        not why
+        and not any(map(_is_plain, calls))
+        and any(isinstance(c, GradientCall) for c in calls)
+    ):
+        why.append(_OTHERWISE)
     if not why and system.enters_open:
         why.append(_FUNCTIONS)
     if not why and trial.snapshot is not None and algorithm_named(trial.algorithm).blocks > 1:

@@ -45,6 +45,7 @@ _NEAR = 1e-5
 
 _ONE_HOT = 1e4  # logit of a label, whose softmax is then one-hot to the last bit
 _TRIED = 6  # outer steps by which a label is told from others
+_MOST_TRIED = 100  # labels, so that this takes no longer than some starts
 
 _REFRESHED = 100
 _SCALE = 1e8
@@ -213,19 +214,19 @@ def _finish_all(
             finish.pixels, finish.soft = ends[following], logits[following]
             finish.step, finish.last, finish.rounded = 0, math.inf, False
     if newton and _asks_every_label(problem):
-        _try_labels(problem, finish, ends[order[0]])
-
-
-def _silent(*_: object) -> None:
-    """Tell nothing, and keep nothing."""
+        at = preset.adam_steps + finish.count * preset.newton_steps
+        _try_labels(problem, finish, ends[order[0]], tick=lambda _: tick(at))
 
 
 def _asks_every_label(problem: Problem) -> bool:
     """Whether a label is one of a single record's unknowns: then each is tried, if need be."""
-    return problem.labels is None and problem.observation.records == 1
+    is_one = problem.labels is None and problem.observation.records == 1
+    return is_one and problem.classes <= _MOST_TRIED
 
 
-def _try_labels(problem: Problem, finish: _Finish, start: Tensor) -> None:
+def _try_labels(
+    problem: Problem, finish: _Finish, start: Tensor, *, tick: Callable[[int], None]
+) -> None:
     """Give a label that is sought beside the picture each of its values, and go on from the best.
 
     The descent moves the label first, and may stay at a wrong one, whose picture explains a part of
@@ -240,11 +241,11 @@ def _try_labels(problem: Problem, finish: _Finish, start: Tensor) -> None:
     ends = []
     for soft in every:
         finish.pixels, finish.soft, finish.rounded, finish.step = start, soft, True, 0
-        _newton(short, finish, tick=_silent, save=_silent)
+        _newton(short, finish, tick=tick, save=lambda: None)
         ends.append((_left(problem, finish.pixels, soft), finish.pixels, soft))
     _, finish.pixels, finish.soft = min(ends, key=lambda end: end[0])
     finish.step, finish.last = 0, math.inf
-    _newton(problem, finish, tick=_silent, save=_silent)
+    _newton(problem, finish, tick=tick, save=lambda: None)
     inside = finish.pixels.clamp(0, 1)
     score = float(scores(problem, inside[None], finish.soft[None]))
     if score < finish.score:

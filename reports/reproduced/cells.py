@@ -176,7 +176,7 @@ class Cells:
         if word.lower() in _COUNTED and value in map(str, range(1, len(shown) + 1)):
             return shown[int(value) - 1]
         if key == _KEYS["heterogeneity"] and shown and value.lower() in _ENDS:
-            return sorted(shown)[_ENDS[value.lower()]]
+            return sorted(shown, key=float)[_ENDS[value.lower()]]
         return None
 
 

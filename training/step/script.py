@@ -73,18 +73,6 @@ class Operation(NamedTuple):
     given: tuple[tuple[str, Any], ...]
 
 
-def bounds_a_record(script: Sequence[Operation]) -> bool:
-    """Whether some operation of a round bounds what a record gives away.
-
-    >>> bounds_a_record([Operation("clipped_sums", (("clip_norm", None),))])
-    False
-    """
-    return any(
-        entry.operation == "count" or dict(entry.given).get("clip_norm") is not None
-        for entry in script
-    )
-
-
 class _Digest(NamedTuple):
     """A public tensor by value: shape, type and digest of its entries."""
 

@@ -21,9 +21,9 @@ from ..data.partition import check_cap
 from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
 from ..graphs.participation import ReducedGraph
-from ..step.floor import NO_FLOOR, Floor
+from ..step.floor import Floor
 from ..step.perform import histories_of, perform
-from ..step.script import Operation, UnplannedOperation, bounds_a_record
+from ..step.script import Operation, UnplannedOperation
 from ..step.values import Agents
 from .round_trace import RoundTrace
 from .traced_round import TracedRound
@@ -119,9 +119,7 @@ class PlannedScripts:
         basis: Basis | None = None,
     ) -> None:
         self.start, self._last, self._graph, self._basis = start, last, graph, basis
-        # Where nothing bounds a record, no figure is there that rounding could make untrue.
-        bounded = any(map(bounds_a_record, (start, *rounds)))
-        self._floors = tuple(floors) if bounded else (NO_FLOOR,) * len(floors)
+        self._floors = tuple(floors)
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
 

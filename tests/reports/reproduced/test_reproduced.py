@@ -15,7 +15,7 @@ from scipy import stats
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import attacked, work_estimates
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproduced.cells import cells_of
+from overhear.reports.reproduced.cells import Cells, cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
     SCALES,
@@ -287,6 +287,11 @@ def test_a_cell_that_the_table_does_not_have_is_refused_with_what_there_is(text,
     with pytest.raises(InputError) as caught:
         cells_of(TABLE, "smoke").chosen([text], seeds)
     assert words in str(caught.value)
+
+
+def test_the_high_heterogeneity_is_the_least_concentration_as_a_number():
+    of = Cells(name="t", scale="small", swept={"small": {"data.concentration": [2.0, 10.0]}})
+    assert of.places("heterogeneity", "high") == [{"data.concentration": "2.0"}]
 
 
 _HEAD = "data,heterogeneity_inferred,epsilon_level_inferred,graph,agents,algorithm"

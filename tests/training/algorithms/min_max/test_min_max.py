@@ -1,6 +1,7 @@
 """The min-max algorithms: their recursions written out by hand, and what each release costs."""
 
 import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -477,6 +478,26 @@ def test_a_clip_at_a_quantile_has_no_finite_figure_and_no_repaired_form():
     for form, clip_norm in (("repaired", None), ("published", 1.0), ("repaired", 1.0)):
         with pytest.raises(InputError, match=r"clip_quantile=0.8 .*no noise bounds"):
             account("dpmixsgd", form=form, clip_norm=clip_norm, **given)
+
+
+class X(NamedTuple):
+    x: Any
+
+
+@pytest.mark.parametrize("adjacency", ["add-or-remove-one", "replace-one", "zero-out"])
+@pytest.mark.parametrize("bounded", [0.0, 1.0])
+def test_a_step_that_hides_a_sum_clipped_at_a_quantile_behind_noise_is_infinite(adjacency, bounded):
+    def step(state, round, *, clip_norm, noise_std):
+        batch = round.draw()
+        own = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
+        other = round.clipped_sums(state.x, batch=batch, clip_norm=None, quantile=0.5)
+        sums = bounded * own + 0.001 * other + round.noise(own, std=noise_std)
+        return X(round.mix(state.x - sums, kind="model"))
+
+    given = {"graph": "full:4", "rounds": 2, "sampling_rate": 0.1, "delta": 1e-5, "clip_norm": 1.0}
+    found = account(lambda round: X(round.initial()), step, noise_multiplier=9.0,
+                    adjacency=adjacency, **given)  # fmt: skip
+    assert {one.epsilon for one in found.guarantees.values()} == {math.inf}
 
 
 def test_the_sums_that_are_checked_know_a_clip_at_a_quantile():
