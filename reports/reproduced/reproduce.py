@@ -282,6 +282,7 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
             row[_score_head(name)] = _mean(of)
             if any(name in one.printed for one in outcome.lines):
                 row[f"{_score_head(name)}: paper"] = _figure(line.printed.get(name))
+        row |= {f"ε {name}": "" for one in outcome.lines for name in one.epsilons}
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
             for name, (epsilon, _, status) in line.epsilons.items()
@@ -328,7 +329,7 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
 def _caption(outcome: Outcome) -> str:
     entry = outcome.entry
     words = ["Mean and standard error over n seeds."]
-    if any(line.agents is not None for line in outcome.lines):
+    if any(line.agents and line.paper for line in outcome.lines):
         words.append(
             "The paper's figure is compared with the mean over the agents' own models, which "
             "papers report; the mean model stands beside."
@@ -392,7 +393,7 @@ def _short(value: float) -> str:
 
 def _figure(figure: Figure | None) -> str:
     if figure is None:
-        return "no number"
+        return "none for this setting"
     if figure.low == figure.high:
         return f"{figure.low:g}" + ("" if figure.spread is None else f" ± {figure.spread:g}")
     return f"{figure.low:g} to {figure.high:g}"

@@ -208,8 +208,7 @@ def _lines_of(claim: Claim, lines: Sequence[Seeds]) -> Iterator[ClaimLine]:
     if isinstance(claim, Trend):
         yield from _trend(claim, lines)
         return
-    others = claim.others if isinstance(claim, Order) else (claim.other,)
-    of = claim.of if isinstance(claim, Order) else {}
+    others, of = (claim.others, claim.of) if isinstance(claim, Order) else ((claim.other,), {})
     for first in lines:
         if first.place.get(claim.key) != claim.first or not of.items() <= first.place.items():
             continue

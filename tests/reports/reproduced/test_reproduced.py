@@ -211,10 +211,10 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     told = "reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed"
     assert f"| 1 | 3.50 ± 0 | 3 | {told} |" in text
     told = "not comparable: the paper prints no number for this setting"
-    assert f"| 2 | 1.00 ± 0 | no number | {told} |" in text
+    assert f"| 2 | 1.00 ± 0 | none for this setting | {told} |" in text
     assert "1 is better than 2 | +2.50 ± 0" in text
     elsewhere = as_markdown(outcome_of_closed_form(entry, "small", computed, figures=()))
-    assert f"In every line n = 10; paper = no number; verdict = {told}.\n\n| a |" in elsewhere
+    assert f"10; paper = none for this setting; verdict = {told}.\n\n| a | energy |\n" in elsewhere
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
     assert data["claims"][0]["difference"] == {"value": 2.5, "error": 0.0, "count": 10}
