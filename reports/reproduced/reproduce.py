@@ -278,10 +278,12 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         own = line.agents is not None
         row[f"{head}: agents" if own else head] = _mean(line.agents or line.of_mean)
         row |= {"mean model": _mean(line.of_mean)} if own else {}
+        row["paper"] = _figure(line.paper)
         for name, of in line.beside.items():
             row[_score_head(name)] = _mean(of)
             if any(name in one.printed for one in outcome.lines):
                 row[f"{_score_head(name)}: paper"] = _figure(line.printed.get(name))
+        row |= _judged(line.verdict)
         row |= {f"ε {name}": "" for one in outcome.lines for name in one.epsilons}
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
@@ -289,14 +291,12 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
         }
         row |= line.tuned
         row["n"] = f"{line.of_mean.count}" + (f" ({line.failed} failed)" if line.failed else "")
-        row["paper"] = _figure(line.paper)
-        found.append(row | _judged(line.verdict))
+        found.append(row)
     return found
 
 
 def _judged(verdict: Verdict) -> dict[str, str]:
-    here = {"here": verdict.here} if verdict.here else {}
-    return {"verdict": f"{verdict.word}: {verdict.because}", **here}
+    return {"verdict": f"{verdict.word}: {verdict.because}", "here": verdict.here}
 
 
 def _score_head(name: str) -> str:
@@ -319,8 +319,8 @@ def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
 def _table(rows: Sequence[dict[str, str]]) -> str:
     """A table, below a sentence with the columns that are the same in every line."""
     cells = {head: [row.get(head, "") for row in rows] for row in rows for head in row}
-    same = {head: of[0] for head, of in cells.items() if len(rows) > 1 and len(set(of)) == 1}
-    shared = "; ".join(f"{head} = {markdown_text(text)}" for head, text in same.items())
+    same = {h: of[0] for h, of in cells.items() if not any(of) or len(of) > len(set(of)) == 1}
+    shared = "; ".join(f"{h} = {markdown_text(text)}" for h, text in same.items() if text)
     kept = {head: of for head, of in cells.items() if head not in same}
     table = markdown_table(list(kept), zip(*kept.values(), strict=True))
     return f"In every line {shared}.\n\n{table}" if shared else table

@@ -214,7 +214,7 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     assert f"| 2 | 1.00 ± 0 | none for this setting | {told} |" in text
     assert "1 is better than 2 | +2.50 ± 0" in text
     elsewhere = as_markdown(outcome_of_closed_form(entry, "small", computed, figures=()))
-    assert f"10; paper = none for this setting; verdict = {told}.\n\n| a | energy |\n" in elsewhere
+    assert f"paper = none for this setting; verdict = {told}; n = 10.\n\n| a | ene" in elsewhere
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
     assert data["claims"][0]["difference"] == {"value": 2.5, "error": 0.0, "count": 10}
