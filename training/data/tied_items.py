@@ -82,7 +82,7 @@ def tied_items(data: Dataset) -> list[str]:
     # Runs of a sweep mostly train on the same items, and looking at them takes seconds.
     seen = hashlib.sha256(repr((shape, rows.shape, tested.shape)).encode())
     for part in (rows, tested):
-        seen.update(np.ascontiguousarray(part))
+        seen.update(np.ascontiguousarray(part).data)
     if (key := seen.digest()) not in _told:
         found = _traces(rows, tested, shape)
         _told.clear()
