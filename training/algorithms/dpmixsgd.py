@@ -43,7 +43,7 @@ Its Table 3 clips the largest 20 % of gradients: clip_quantile .8 scales those t
 the norm at that quantile of their batch. That norm follows the records, so no figure is finite, and
 the repaired form refuses it. Its dual variables have one coordinate a record, a task's a public
 number. The MLP of its appendix C.2 has three dual variables with auxiliary functions that it does
-not give; weights of classes are nearest.
+not give; `AreaUnderCurve` has one, and minimises in two more variables. We weigh classes.
 """
 
 from __future__ import annotations
