@@ -2,6 +2,7 @@
 
     OMP_NUM_THREADS=1 python benchmarks/learning_a9a.py --table whisper    # 4 minutes
     OMP_NUM_THREADS=1 python benchmarks/learning_a9a.py --table min-max    # 10 minutes
+    OMP_NUM_THREADS=1 python benchmarks/learning_a9a.py --table record-weights    # seconds
 
 The LIBSVM files a9a, a9a.t, a8a, a8a.t lie in `libsvm` below the folder that OVERHEAR_DATA names.
 
@@ -15,6 +16,14 @@ the final models x: its square, summed over agents, per coordinate, over (eta s 
 
 min-max: robust logistic regression of 10 agents, by AUROC of the mean model.
 
+record-weights: the same problem with a weight for each of N records, of which nothing is trained:
+
+    min over x  max over y in the simplex   sum_j y_j l_j(x) - strength |y - 1/N|^2 + R(x), R(0) = 0
+
+Two records with the same features and opposite labels have losses of at least 2 ln 2 together. With
+K such pairs and y = 1/2K on their records the objective is at least ln 2 - strength (1/2K - 1/N) at
+every x. At x = 0 all losses are ln 2, and so is the objective.
+
 A seed fixes graph, partition, initial model, batches and noise, so a command repeats its table. A
 figure is the mean over the seeds ± half of what lies between the smallest and the largest.
 """
@@ -25,6 +34,7 @@ import argparse
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +48,7 @@ from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.build import Built, build
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.algorithms.algorithm import prepared
+from overhear.training.data.load import load_dataset
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
@@ -75,7 +86,7 @@ MIN_MAX: tuple[tuple[str, dict[str, float], bool], ...] = (
     ("dm-hsgd", {}, False),
     ("sgda", {}, False),
 )
-STOPS = (100, 300, 1000)
+STOPS, STRENGTH = (100, 300, 1000), 0.5
 
 
 class Run(NamedTuple):
@@ -210,7 +221,7 @@ def min_max_table(root: Path, file: str, *, seeds: Sequence[int], epsilon: float
     tables: Tables = {
         "data": {"name": "libsvm", "root": str(root / file), "features": FEATURES, "agents": 10},
         "graph": {"name": "erdos-renyi", "edge_probability": 0.5},
-        "model": {"name": "linear", "task": "class-weights", "strength": 0.5, "penalty": 1e-3},
+        "model": {"name": "linear", "task": "class-weights", "strength": STRENGTH, "penalty": 1e-3},
         "training": {"rounds": max(STOPS), "batch_size": 10.0, "learning_rate": 0.01},
     }
     privacy = {"epsilon": epsilon, "delta": DELTA, "clip_norm": CLIP_NORM}
@@ -228,10 +239,45 @@ def min_max_table(root: Path, file: str, *, seeds: Sequence[int], epsilon: float
         row([called(name, settings), f"{epsilon:g}" if private else "infinite", *cells])
 
 
+def opposite_pairs(inputs: Tensor, labels: Tensor) -> int:
+    """How many pairs of records have the same features and opposite labels, each in one pair.
+
+    Args:
+        inputs: (N, features).
+        labels: (N,) of 0 and 1.
+
+    >>> opposite_pairs(torch.tensor([[0.0], [0.0], [0.0], [1.0]]), torch.tensor([0, 1, 1, 0]))
+    1
+    """
+    rows = zip(inputs.numpy(), labels.tolist(), strict=True)
+    count = Counter((features.tobytes(), label) for features, label in rows)
+    return sum(
+        min(n, count[features, 1]) for (features, label), n in list(count.items()) if not label
+    )
+
+
+def most_below(pairs: int, records: int) -> float:
+    """How far below ln 2 an objective with a weight for each record may be, at any model.
+
+    >>> round(most_below(842, 22_696), 6)
+    0.000275
+    """
+    return STRENGTH * (0.5 / pairs - 1.0 / records)
+
+
+def record_weights_table(root: Path) -> None:
+    """What a weight for each record would leave to learn."""
+    header("ln 2 at x = 0", ["file", "records", "opposite pairs", "at most so far below, anywhere"])
+    for file in FILES:
+        data = load_dataset("libsvm", root=root / file, features=FEATURES)
+        pairs, records = opposite_pairs(data.inputs, data.targets), len(data.targets)
+        row([file, f"{records}", f"{pairs}", f"{most_below(pairs, records):.6f}"])
+
+
 def main() -> None:
     """Print the tables that are asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--table", choices=("whisper", "min-max"), required=True)
+    parser.add_argument("--table", choices=("whisper", "min-max", "record-weights"), required=True)
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
     parser.add_argument("--epsilon", type=float, help="by default .1 for whisper, 1 for min-max")
     asked = parser.parse_args()
@@ -241,6 +287,8 @@ def main() -> None:
         whisper_table(root, probability, seeds=seeds, epsilon=asked.epsilon or 0.1)
     for file in FILES if asked.table == "min-max" else ():
         min_max_table(root, file, seeds=seeds, epsilon=asked.epsilon or 1.0)
+    if asked.table == "record-weights":
+        record_weights_table(root)
 
 
 if __name__ == "__main__":

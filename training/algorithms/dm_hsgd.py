@@ -32,36 +32,14 @@ norm at that quantile of its batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
 from .algorithm import Algorithm
-from .min_max_step import FirstBatch, mixed, quantile_of, stepped
+from .min_max_step import FirstBatch, Recursion, mixed, quantile_of, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
     from ..step.round import Round
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Hyper-parameters: dual step size, recursion weights, size of the start, clip."""
-
-    learning_rate_y: float = 0.1
-    beta_x: float = 0.01
-    beta_y: float = 0.1
-    initial_batch: float = 2000.0
-    clip_quantile: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check the ranges."""
-        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
-        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
-        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
-        within("initial_batch", self.initial_batch, "(0, inf)")
-        if self.clip_quantile is not None:
-            within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
 
 
 class State(NamedTuple):
@@ -127,7 +105,7 @@ ALGORITHM = Algorithm(
     name="dm-hsgd",
     init=init,
     step=step,
-    settings=Settings,
+    settings=Recursion,
     private=False,
     private_counterpart="dpmixsgd",
     blocks=2,

@@ -43,7 +43,7 @@ Its Table 3 clips the largest 20 % of gradients: clip_quantile .8 scales those t
 the norm at that quantile of their batch. That norm follows the records, so no figure is finite, and
 the repaired form refuses it. Its dual variables have one coordinate a record, a task's a public
 number. The MLP of its appendix C.2 has three dual variables with auxiliary functions that it does
-not give; weights of classes are nearest.
+not give; `AreaUnderCurve` has one, and minimises in two more variables. We weigh classes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from ...privacy._validate import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from .algorithm import Algorithm, Form, PlannedRun
-from .min_max_step import FirstBatch, mixed, quantile_of, stepped
+from .min_max_step import FirstBatch, Recursion, mixed, quantile_of, stepped
 
 if TYPE_CHECKING:
     from ..step.handles import Agents
@@ -65,24 +65,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Hyper-parameters: dual step size, recursion weights, first batch and its noise, clip."""
+class Settings(Recursion):
+    """Hyper-parameters: those of the recursion, and the noise of its first batch."""
 
-    learning_rate_y: float = 0.1
-    beta_x: float = 0.01
-    beta_y: float = 0.1
-    initial_batch: float = 2000.0
     initial_noise: float = 5.0
-    clip_quantile: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
-        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
-        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
-        within("initial_batch", self.initial_batch, "(0, inf)")
-        if self.clip_quantile is not None:
-            within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
+        Recursion.__post_init__(self)
         remedy = "1 is the noise multiplier of the rounds"
         within("initial_noise", self.initial_noise, "(0, inf)", remedy)
 

@@ -20,6 +20,26 @@ if TYPE_CHECKING:
     Pair = tuple[Agents, Agents]  # (x, y), (A, D_x) and (A, D_y)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recursion:
+    """Hyper-parameters of a recursion: dual step size, its weights, size of the start, clip."""
+
+    learning_rate_y: float = 0.1
+    beta_x: float = 0.01
+    beta_y: float = 0.1
+    initial_batch: float = 2000.0
+    clip_quantile: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
+        within("beta_x", self.beta_x, "(0, 1]", "1 is the plain gradient")
+        within("beta_y", self.beta_y, "(0, 1]", "1 is the plain gradient")
+        within("initial_batch", self.initial_batch, "(0, inf)")
+        if self.clip_quantile is not None:
+            within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
+
+
 def stepped(
     round: Round, z: Pair, *, along: Pair, learning_rate: float, learning_rate_y: float
 ) -> Pair:

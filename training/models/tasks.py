@@ -23,13 +23,13 @@ loss, such as that of a min-max problem over parameters x and dual variables y, 
 The mean of the examples' losses is the objective where classes are equally frequent; elsewhere L_c
 counts by its frequency, times C.
 
-Robust logistic regression is this task on a linear network with two classes. Its source, the paper
-of DPMixSGD (`algorithms.dpmixsgd`), takes strength 1/2, penalty .001 and steepness 10.
+Robust logistic regression is this task on a linear network with two classes, from the paper of
+DPMixSGD (`algorithms.dpmixsgd`). DM-HSGD's code has strength 1/2, penalty .001 and steepness 10.
 
-Where we differ from the paper: its y has one weight for each example, and what an agent sends of y
-then shows how many records it has and which coordinate belongs to whom. A weight for each class is
-of a public dimension. The logistic loss of weights w is the cross-entropy of two logits that differ
-by w a. All of the loss is clipped with the example, the penalty too.
+Where we differ from the paper: its y has one weight for each example. So as many numbers are sent
+as there are records, and no noise hides one more, whatever a step computes: there is no figure. The
+logistic loss of weights w is the cross-entropy of two logits that differ by w a. All of a loss is
+clipped with its example, the penalty too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Task(Protocol):
 
     @property
     def dimensions(self) -> tuple[int, ...]:
-        """Coordinates of each block, such as (D_x, D_y)."""
+        """Coordinates of each block, such as (D_x, D_y): public, as no noise hides a length."""
         ...
 
     def initial(self) -> Tensor:

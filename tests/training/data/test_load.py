@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from overhear.training.data.load import DATASET_NAMES, load_dataset
+from tests.benchmark_scripts import benchmark
 from tests.real_data import root_with
 
 
@@ -163,13 +164,15 @@ def test_cifar10_has_ten_unbalanced_classes_and_channels_in_order():
 
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("name", "sizes", "positives"),
-    [("a9a", (32_561, 16_281), (7_841, 3_846)), ("a8a", (22_696, 9_865), (5_506, 2_335))],
+    ("name", "sizes", "positives", "pairs"),
+    [("a9a", (32561, 16281), (7841, 3846), 1433), ("a8a", (22696, 9865), (5506, 2335), 842)],
 )
-def test_adult_has_its_published_rows_and_positives(name, sizes, positives):
+def test_adult_has_its_published_rows_and_positives(name, sizes, positives, pairs):
     adult = load_dataset("libsvm", root=root_with(f"libsvm/{name}") / "libsvm" / name, features=123)
     _fits(adult)
-    assert adult.input_shape == (123,)
     assert (len(adult.inputs), len(adult.test_inputs)) == sizes
     assert (int(adult.targets.sum()), int(adult.test_targets.sum())) == positives
     assert adult.inputs.unique().tolist() == [0, 1]
+    opposite = benchmark("learning_a9a")
+    assert opposite.opposite_pairs(adult.inputs, adult.targets) == pairs
+    assert opposite.most_below(pairs, sizes[0]) < 0.0003

@@ -55,16 +55,14 @@ def test_the_mean_over_balanced_classes_is_the_stated_objective(model, generator
 
 
 def test_the_penalty_levels_off_and_is_added_for_every_parameter(model, generator):
-    inputs, targets = examples(generator, 1)
+    (a,), (c,) = examples(generator, 1)
+    none = ClassWeights(model, classes=3)
     one = ClassWeights(model, classes=3, penalty=0.3, penalty_steepness=4.0)
-    point = one.initial()
-    x = point[:-3]
+    x = (point := one.initial())[:-3]
     expected = 0.3 * (4.0 * x**2 / (1.0 + 4.0 * x**2)).sum()
-    plain = ClassWeights(model, classes=3).loss(point, inputs[0], targets[0])
-    found = one.loss(point, inputs[0], targets[0]) - plain
+    found = one.loss(point, a, c) - none.loss(point, a, c)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
-    far = one.loss(1e6 * point, inputs[0], targets[0])
-    far = far - ClassWeights(model, classes=3).loss(1e6 * point, inputs[0], targets[0])
+    far = one.loss(1e6 * point, a, c) - none.loss(1e6 * point, a, c)
     assert float(far) == pytest.approx(0.3 * len(x), rel=1e-2)
 
 
@@ -85,10 +83,8 @@ def test_a_coefficient_may_differ_from_coordinate_to_coordinate(layout, model, g
     engine = PairGradients(task, layout)
     batch = examples(generator, 5)
     points = torch.stack([task.initial(), task.initial() + 0.1])[:, None]  # (2, 1, D)
-    by = torch.cat(
-        [torch.full((n,), c) for n, c in zip(task.dimensions, (-0.9, -0.4), strict=True)]
-    )
-    by = by.double()
+    blocks = zip(task.dimensions, (-0.9, -0.4), strict=True)
+    by = torch.cat([torch.full((n,), c).double() for n, c in blocks])
     found = engine.clipped_sums(points, ([0], [0]), [batch], clip_norm=0.3, coefficients=(1.0, by))
     expected = torch.zeros_like(found[0])
     for a, c in zip(*batch, strict=True):

@@ -15,8 +15,8 @@ from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement
 from overhear.training.accounts.account import account
-from overhear.training.algorithms import ALGORITHMS, Form, bind, dm_hsgd, dp_sgda, dpmixsgd, sgda
-from overhear.training.algorithms.min_max_step import FirstBatch
+from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_sgda, dpmixsgd, sgda
+from overhear.training.algorithms.min_max_step import FirstBatch, Recursion
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
@@ -425,7 +425,7 @@ def test_an_agent_with_fewer_records_takes_them_all():
         (lambda: dpmixsgd.Settings(beta_y=1.1), "beta_y=1.1"),
         (lambda: dpmixsgd.Settings(initial_batch=0), "initial_batch=0"),
         (lambda: dpmixsgd.Settings(initial_noise=math.inf), "initial_noise=inf"),
-        (lambda: dm_hsgd.Settings(beta_x=-1.0), "beta_x=-1.0"),
+        (lambda: Recursion(beta_x=-1.0), "beta_x=-1.0"),
         (lambda: sgda.Settings(learning_rate_y=0.0), "learning_rate_y=0.0"),
         (lambda: dp_sgda.Settings(learning_rate_y=math.nan), "learning_rate_y=nan"),
         (lambda: FirstBatch.of(10, records=0), "records=0"),
