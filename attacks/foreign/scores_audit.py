@@ -59,6 +59,8 @@ from .claimed import Claimed, small
 # losses of a final model disturb each other, and are never taken for ratios.
 
 EVERY = 5  # one canary of so many sets the threshold
+_OF_BOUND = ("name", "epsilon", "guesses", "false_alarms", "misses", "threshold", "noise_scale")
+_OF_BOUND += ("assumptions",)  # what is written of a bound
 
 Bools = NDArray[np.bool_]
 
@@ -308,19 +310,7 @@ class ScoresAudit:
             "canaries": self.canaries,
             "included": self.inside,
             "ratios": self.ratios,
-            "bounds": [
-                {
-                    "name": bound.name,
-                    "epsilon": bound.epsilon,
-                    "guesses": bound.guesses,
-                    "false_alarms": bound.false_alarms,
-                    "misses": bound.misses,
-                    "threshold": bound.threshold,
-                    "noise_scale": bound.noise_scale,
-                    "assumptions": bound.assumptions,
-                }
-                for bound in self.bounds
-            ],
+            "bounds": [{key: getattr(bound, key) for key in _OF_BOUND} for bound in self.bounds],
         }
 
     def __repr__(self) -> str:
