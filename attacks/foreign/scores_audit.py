@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,8 +59,7 @@ from .claimed import Claimed, small
 # losses of a final model disturb each other, and are never taken for ratios.
 
 EVERY = 5  # one canary of so many sets the threshold
-_OF_BOUND = ("name", "epsilon", "guesses", "false_alarms", "misses", "threshold", "noise_scale")
-_OF_BOUND += ("assumptions",)  # what is written of a bound
+_OF_ALL = ("delta", "confidence", "canaries")  # the same of every bound of an audit
 
 Bools = NDArray[np.bool_]
 
@@ -310,7 +309,10 @@ class ScoresAudit:
             "canaries": self.canaries,
             "included": self.inside,
             "ratios": self.ratios,
-            "bounds": [{key: getattr(bound, key) for key in _OF_BOUND} for bound in self.bounds],
+            "bounds": [
+                {key: of for key, of in asdict(bound).items() if key not in _OF_ALL}
+                for bound in self.bounds
+            ],
         }
 
     def __repr__(self) -> str:
