@@ -7,42 +7,33 @@ Each name is imported when it is first asked for, so that `import overhear` cost
 True
 """
 
+from __future__ import annotations
+
+import sys
+
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
 if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
-    from .attacks.foreign.audit_training import canaries
-    from .interface.attack import attack
-    from .interface.audit import audit
-    from .interface.budget import budget
-    from .interface.commands import check, compare, design, invert, plot, sweep, table
-    from .interface.plan import plan
-    from .interface.report import report
-    from .interface.run import Run
-    from .interface.train import train
-    from .runs.recorder.record import record
-    from .training.accounts.account import account
+    from collections.abc import Callable, Mapping
+
+    from .attacks.foreign.audit_training import canaries as canaries
+    from .interface.attack import attack as attack
+    from .interface.audit import audit as audit
+    from .interface.budget import budget as budget
+    from .interface.commands import check as check
+    from .interface.commands import compare as compare
+    from .interface.commands import design as design
+    from .interface.commands import invert as invert
+    from .interface.commands import plot as plot
+    from .interface.commands import sweep as sweep
+    from .interface.commands import table as table
+    from .interface.plan import plan as plan
+    from .interface.report import report as report
+    from .interface.run import Run as Run
+    from .interface.train import train as train
+    from .runs.recorder.record import record as record
+    from .training.accounts.account import account as account
 
     __version__: str
-
-__all__ = [
-    "Run",
-    "__version__",
-    "account",
-    "attack",
-    "audit",
-    "budget",
-    "canaries",
-    "check",
-    "compare",
-    "design",
-    "invert",
-    "plan",
-    "plot",
-    "record",
-    "report",
-    "sweep",
-    "table",
-    "train",
-]
 
 DISTRIBUTION = "overhear-dp"  # for an index, on which `overhear` is another project's
 
@@ -89,24 +80,36 @@ def requirement(module: str) -> str | None:
     return None
 
 
+def lazy_names(
+    package: str, places: Mapping[str, str]
+) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """The `__all__`, `__getattr__` and `__dir__` of a package that imports names when asked for.
+
+    Args:
+        package: its name.
+        places: by public name the module of the package that it is taken from.
+    """
+
+    def imported(name: str) -> object:
+        from importlib import import_module
+
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(import_module(f".{places[name]}", package), name)
+        setattr(sys.modules[package], name, found)
+        return found
+
+    names = sorted(places, key=lambda name: (not name.isupper(), name[0].islower(), name))
+    return names, imported, lambda: sorted({*vars(sys.modules[package]), *names})
+
+
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
+    __all__, _imported, __dir__ = lazy_names(__name__, {**_STANDS_IN, "__version__": ""})
 
     def __getattr__(name):
         """A public name, imported when it is first asked for."""
-        from importlib import import_module
+        if name != "__version__":
+            return _imported(name)
+        from importlib.metadata import version
 
-        if name == "__version__":
-            from importlib.metadata import version
-
-            found = version(DISTRIBUTION)
-        elif name in _STANDS_IN:
-            found = getattr(import_module(f".{_STANDS_IN[name]}", __name__), name)
-        else:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        globals()[name] = found
-        return found
-
-
-def __dir__() -> list[str]:
-    """The public names, whether or not they were imported already."""
-    return sorted({*globals(), *__all__})
+        return version(DISTRIBUTION)

@@ -38,17 +38,29 @@ _MADE = {
     SchemaName.TRAIN: ("runs.folder.records", "TrainSummary", "overhear train --format json"),
     SchemaName.SWEEP: ("runs.sweep.results", "PointResult", "a run of overhear sweep"),
     SchemaName.REPORT: ("reports.schema", "report_schema", ""),
-    SchemaName.TOTAL: ("reports.schema", "total_schema", ""),
-    SchemaName.PERSON: ("reports.schema", "person_total_schema", ""),
+    SchemaName.TOTAL: ("reports.schema", "Total", "overhear total --format json, version 1"),
+    SchemaName.PERSON: (
+        "reports.schema",
+        "PersonTotal",
+        "overhear person --format json, version 1",
+    ),
     SchemaName.ATTACK: ("runs.audit.evidence_schema", "Attack", "attack.json of a run, version 1"),
     SchemaName.INVERT: (
         "runs.attack.gradients_schema",
         "GradientAttack",
         "attack.json of overhear invert, version 1",
     ),
-    SchemaName.AUDIT: ("runs.audit.evidence_schema", "audit_schema", ""),
-    SchemaName.MEMBERSHIP: ("runs.audit.evidence", "membership_schema", ""),
-    SchemaName.LAST_MODEL: ("runs.audit.evidence", "last_model_schema", ""),
+    SchemaName.AUDIT: ("runs.audit.evidence_schema", "Audit", "audit.json of overhear, version 2"),
+    SchemaName.MEMBERSHIP: (
+        "runs.audit.evidence",
+        "Membership",
+        "membership.json of overhear, version 1",
+    ),
+    SchemaName.LAST_MODEL: (
+        "runs.audit.evidence",
+        "LastModel",
+        "last-model.json of overhear, version 1",
+    ),
 }
 
 

@@ -22,17 +22,15 @@ from ..training.own.objects import give
 from .shown import (
     AttackResult,
     AuditResult,
+    InRows,
     Report,
-    as_frame,
-    as_html,
-    as_text,
+    Shown,
     attack_of_folder,
     audit_of_folder,
     report_of_folder,
 )
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
     from torch import nn
 
     from ..reports.judgement.gate import Decision
@@ -47,8 +45,8 @@ _OBJECTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MetricsTable:
+@dataclass(frozen=True, slots=True, repr=False)
+class MetricsTable(Shown, InRows):
     """The test metrics of a run, a row for each evaluation.
 
     Attributes:
@@ -65,33 +63,19 @@ class MetricsTable:
         """The rows."""
         return iter(self.rows)
 
-    def to_pandas(self) -> DataFrame:
-        """A data frame.
+    def _head(self) -> str:
+        return "Test metrics of the mean model"
 
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.rows)
-
-    def __repr__(self) -> str:
-        """The metrics of the mean model."""
-        return as_text("Test metrics of the mean model", _short(self.rows))
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return as_html("Test metrics of the mean model", _short(self.rows))
+    def _cells(self) -> list[dict[str, str]]:
+        """Of each row what is one number."""
+        return [
+            {key: f"{value:.4g}" for key, value in row.items() if isinstance(value, int | float)}
+            for row in self.rows
+        ]
 
 
-def _short(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """Of each row what is one number."""
-    return [
-        {key: f"{value:.4g}" for key, value in row.items() if isinstance(value, int | float)}
-        for row in rows
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
+@dataclass(frozen=True, slots=True, repr=False)
+class Checked(Shown):
     """What a policy says of a run.
 
     Attributes:
@@ -109,18 +93,10 @@ class Checked:
         """The same."""
         return self.passed
 
-    def __repr__(self) -> str:
-        """The requirements."""
-        return as_text(self._head(), self._rows())
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return as_html(self._head(), self._rows())
-
     def _head(self) -> str:
         return "Within the policy" if self.passed else f"Not within: {self.decision.outcome}"
 
-    def _rows(self) -> list[dict[str, str]]:
+    def _cells(self) -> list[dict[str, str]]:
         return [
             {
                 "outcome": requirement.outcome.value,
@@ -131,7 +107,7 @@ class Checked:
         ]
 
 
-class Run:
+class Run(Shown):
     """The folder of a run.
 
     Args:
@@ -255,19 +231,11 @@ class Run:
             facts = run.facts_for(wanted)
         return Checked(decide(wanted, facts, fixes=limit_fixes(run.config, run.spent)))
 
-    def __repr__(self) -> str:
-        """The folder, its rounds and what they cost."""
-        return as_text(self._head(), self._rows())
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return as_html(self._head(), self._rows())
-
     def _head(self) -> str:
         rounds = self.config.training.rounds
         return f"{self.folder}: {self.ledger.rounds} of {rounds} rounds released"
 
-    def _rows(self) -> list[dict[str, str]]:
+    def _cells(self) -> list[dict[str, str]]:
         return [
             {
                 "adversary": g.adversary,

@@ -6,6 +6,7 @@ All are rows, in plain text, in HTML and as a data frame.
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from ..runs.audit.evidence import read_audit
 from ..runs.audit.evidence_schema import Attack, Audit
 from ..runs.errors import ContradictedProof
 from ..runs.numbers import bound, figure, lower_bound, score
+from ..training.accounts.summary import as_frame
 from ..training.engine.tensor_file import read_tensors
 from ..training.own.objects import give
 
@@ -78,17 +80,50 @@ def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
     )
 
 
-def as_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """A data frame.
+class InRows:
+    """What has rows for a data frame."""
 
-    Raises:
-        ImportError: pandas is not installed.
-    """
-    try:
-        from pandas import DataFrame
-    except ImportError as error:
-        raise needs("to_pandas", "pandas") from error
-    return DataFrame(list(rows))
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # a field or a property
+
+        @property
+        def rows(self) -> list[dict[str, Any]]:
+            """By name of a column."""
+
+    def to_pandas(self) -> DataFrame:
+        """The rows as a data frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.rows)
+
+
+class Shown:
+    """What shows itself as a line, a table and sentences, in a notebook as HTML."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _head(self) -> str:
+        """The line above the table."""
+
+    @abstractmethod
+    def _cells(self) -> list[dict[str, str]]:
+        """The table's rows, by head."""
+
+    def _notes(self) -> list[str]:
+        """The sentences below it."""
+        return []
+
+    def __repr__(self) -> str:
+        """The line, the rows and the sentences."""
+        return as_text(self._head(), self._cells(), self._notes())
+
+    def _repr_html_(self) -> str:
+        """The same in a notebook."""
+        return as_html(self._head(), self._cells(), self._notes())
 
 
 def overrides_of(values: Mapping[str, Any]) -> list[str]:
@@ -191,8 +226,8 @@ def _json(value: Any) -> str:
     return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class AuditResult(Shown, InRows):
     """What was measured of a run, beside what is proven.
 
     Attributes:
@@ -237,22 +272,6 @@ class AuditResult:
         """The object that audit.json holds; infinite figures are "inf"."""
         return self.found.dump()
 
-    def to_pandas(self) -> DataFrame:
-        """The rows as a data frame.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.rows)
-
-    def __repr__(self) -> str:
-        """The rows, and every check of the engine."""
-        return as_text(self._head(), self._cells(), self._notes())
-
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return as_html(self._head(), self._cells(), self._notes())
-
     def _head(self) -> str:
         return f"Audit with {self.found.canaries} canaries: {self.found.verdict}"
 
@@ -295,8 +314,8 @@ _LARGEST_PICTURE = 64 << 20  # bytes
 _MOST_SHOWN = 40  # pictures of a gallery in a notebook
 
 
-@dataclass(frozen=True, slots=True)
-class AttackResult:
+@dataclass(frozen=True, slots=True, repr=False)
+class AttackResult(Shown, InRows):
     """What attacks on a run rebuilt, beside three references.
 
     Attributes:
@@ -336,21 +355,12 @@ class AttackResult:
         """The object that attack.json holds; infinite figures are "inf"."""
         return self.found.dump()
 
-    def to_pandas(self) -> DataFrame:
-        """The rows as a data frame.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.rows)
-
-    def __repr__(self) -> str:
-        """The rows, and what each scenario comes to."""
-        return as_text("Reconstruction", self._cells(), self._notes())
-
     def _repr_html_(self) -> str:
         """The rows, and the pictures that were rebuilt."""
-        return as_html("Reconstruction", self._cells(), self._notes()) + self._gallery()
+        return as_html(self._head(), self._cells(), self._notes()) + self._gallery()
+
+    def _head(self) -> str:
+        return "Reconstruction"
 
     def _cells(self) -> list[dict[str, str]]:
         return [
@@ -421,7 +431,7 @@ class AttackResult:
         return f'<img alt="{escape(name)}" {style} src="data:image/png;base64,{data}">'
 
 
-class GradientResult(GradientAttack):
+class GradientResult(GradientAttack, InRows):
     """What was rebuilt from gradients, beside what attack.json holds of it."""
 
     _folder: Path = PrivateAttr()
@@ -452,14 +462,6 @@ class GradientResult(GradientAttack):
             {"label": label, "stage": stage, "supported": held, "psnr": near.get(at)}
             for at, (label, stage, held) in enumerate(each)
         ]
-
-    def to_pandas(self) -> DataFrame:
-        """The rows as a data frame.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.rows)
 
     def to_json(self) -> dict[str, Any]:
         """The object of attack.json."""

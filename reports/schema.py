@@ -377,21 +377,3 @@ def report_schema() -> JsonSchemaValue:
     3
     """
     return schema_of(Report, f"privacy.json of overhear, version {REPORT_SCHEMA}")
-
-
-def total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear total --format json`.
-
-    >>> total_schema()["properties"]["schema"]["const"]
-    1
-    """
-    return schema_of(Total, "overhear total --format json, version 1")
-
-
-def person_total_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of `overhear person --format json`.
-
-    >>> person_total_schema()["properties"]["schema"]["const"]
-    1
-    """
-    return schema_of(PersonTotal, "overhear person --format json, version 1")

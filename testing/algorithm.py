@@ -105,9 +105,7 @@ def _bound(
     )
 
 
-def _engine(
-    bound: Bound, graph: Topology, *, root: int = 5, taps: Sequence[Transcript] = ()
-) -> Engine:
+def _engine(bound: Bound, graph: Topology, *, taps: Sequence[Transcript] = ()) -> Engine:
     """A run of a small network in double precision, with a few records for every agent."""
     rng = torch.Generator().manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
@@ -129,7 +127,7 @@ def _engine(
         dtype=torch.float64,
         task=ClassWeights(net, classes=2) if bound.blocks == 2 else None,
     )
-    engine = Engine(setting, bound, randomness=SecretRandomness(root), taps=list(taps))
+    engine = Engine(setting, bound, randomness=SecretRandomness(5), taps=list(taps))
     engine.start()
     return engine
 

@@ -87,10 +87,23 @@ def _hears_signals():
 
 
 @pytest.fixture
-def run_file(tmp_path):
+def run_file(tmp_path, request):
+    """The run file RUN of the module of a test, which may be the usual one."""
     path = tmp_path / "run.toml"
-    path.write_text(RUN_FILE, encoding="utf-8")
+    path.write_text(getattr(request.module, "RUN", RUN_FILE), encoding="utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, request):
+    """The folder of that run, trained once."""
+    from overhear.runs.folder.run import train_run
+    from overhear.runs.run_file.run_file import load_run_file
+
+    place = tmp_path_factory.mktemp("trained")
+    (place / "run.toml").write_text(request.module.RUN, encoding="utf-8")
+    train_run(load_run_file(place / "run.toml"), place / "run")
+    return place / "run"
 
 
 def png(pixels: np.ndarray) -> bytes:

@@ -58,20 +58,13 @@ from overhear.training.models.parameters import build_model, validate_model
 from overhear.training.tracing.trace import trace
 from tests.small_run import run_text
 
-RUN_FILE = run_text(
+RUN = run_text(
     "dp-dpsgd",
     agents=4,
     privacy={"epsilon": 4.0, "delta": 1e-05},
     training={"rounds": 2, "sampling_rate": 0.02},
 )
 NUMBERS: dict[str, Any] = {"learning_rate": 0.1, "clip_norm": 1.0, "batch_size": 2.0}
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN_FILE, encoding="utf-8")
-    return path
 
 
 @pytest.fixture

@@ -5,149 +5,89 @@ Each name is imported when it is first asked for: a run file is read, and refuse
 
 TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
-    from ..privacy.errors import UndeclaredOperation
-    from .accounts.account import account
-    from .accounts.result import Account
-    from .algorithms import ALGORITHMS, Algorithm, Form, bind
-    from .data.load import DATASET_NAMES, Dataset, load_dataset
-    from .data.own_data import dataset_of
-    from .data.partition import partition, poisson_batch
-    from .data.store import Examples
-    from .engine.engine import Engine
-    from .engine.randomness import SecretRandomness
-    from .engine.recording import Recorded
-    from .engine.setting import Setting
-    from .engine.transcript import Message, Transcript
-    from .exposure.sensitivity import JointSensitivity
-    from .gradients.gradients import PairGradients
-    from .graphs.graph import Graph, GraphSequence, Topology
-    from .graphs.topologies import GRAPH_NAMES, build_graph
-    from .models.evaluation import Metrics, auroc, evaluate
-    from .models.losses import NetworkLoss
-    from .models.parameters import MODEL_NAMES, build_model, flatten, unflatten, validate_model
-    from .models.tasks import ClassWeights, Task
-    from .step.handles import Agents, Edges, Server
-    from .step.round import Round
-    from .step.values import ALL, NUMBERS, Batch, Cohort
-    from .tracing.round_trace import RoundTrace
-    from .tracing.trace import AlgorithmTrace
+    from ..privacy.errors import UndeclaredOperation as UndeclaredOperation
+    from .accounts.account import account as account
+    from .accounts.result import Account as Account
+    from .algorithms import ALGORITHMS as ALGORITHMS
+    from .algorithms import Algorithm as Algorithm
+    from .algorithms import Form as Form
+    from .algorithms import bind as bind
+    from .data.load import DATASET_NAMES as DATASET_NAMES
+    from .data.load import Dataset as Dataset
+    from .data.load import load_dataset as load_dataset
+    from .data.own_data import dataset_of as dataset_of
+    from .data.partition import partition as partition
+    from .data.partition import poisson_batch as poisson_batch
+    from .data.store import Examples as Examples
+    from .engine.engine import Engine as Engine
+    from .engine.randomness import SecretRandomness as SecretRandomness
+    from .engine.recording import Recorded as Recorded
+    from .engine.setting import Setting as Setting
+    from .engine.transcript import Message as Message
+    from .engine.transcript import Transcript as Transcript
+    from .exposure.sensitivity import JointSensitivity as JointSensitivity
+    from .gradients.gradients import PairGradients as PairGradients
+    from .graphs.graph import Graph as Graph
+    from .graphs.graph import GraphSequence as GraphSequence
+    from .graphs.graph import Topology as Topology
+    from .graphs.topologies import GRAPH_NAMES as GRAPH_NAMES
+    from .graphs.topologies import build_graph as build_graph
+    from .models.evaluation import Metrics as Metrics
+    from .models.evaluation import auroc as auroc
+    from .models.evaluation import evaluate as evaluate
+    from .models.losses import NetworkLoss as NetworkLoss
+    from .models.parameters import MODEL_NAMES as MODEL_NAMES
+    from .models.parameters import build_model as build_model
+    from .models.parameters import flatten as flatten
+    from .models.parameters import unflatten as unflatten
+    from .models.parameters import validate_model as validate_model
+    from .models.tasks import ClassWeights as ClassWeights
+    from .models.tasks import Task as Task
+    from .step.handles import Agents as Agents
+    from .step.handles import Edges as Edges
+    from .step.handles import Server as Server
+    from .step.round import Round as Round
+    from .step.values import ALL as ALL
+    from .step.values import NUMBERS as NUMBERS
+    from .step.values import Batch as Batch
+    from .step.values import Cohort as Cohort
+    from .tracing.round_trace import RoundTrace as RoundTrace
+    from .tracing.trace import AlgorithmTrace as AlgorithmTrace
 
-__all__ = [
-    "ALGORITHMS",
-    "ALL",
-    "DATASET_NAMES",
-    "GRAPH_NAMES",
-    "MODEL_NAMES",
-    "NUMBERS",
-    "Account",
-    "Agents",
-    "Algorithm",
-    "AlgorithmTrace",
-    "Batch",
-    "ClassWeights",
-    "Cohort",
-    "Dataset",
-    "Edges",
-    "Engine",
-    "Examples",
-    "Form",
-    "Graph",
-    "GraphSequence",
-    "JointSensitivity",
-    "Message",
-    "Metrics",
-    "NetworkLoss",
-    "PairGradients",
-    "Recorded",
-    "Round",
-    "RoundTrace",
-    "SecretRandomness",
-    "Server",
-    "Setting",
-    "Task",
-    "Topology",
-    "Transcript",
-    "UndeclaredOperation",
-    "account",
-    "auroc",
-    "bind",
-    "build_graph",
-    "build_model",
-    "dataset_of",
-    "evaluate",
-    "flatten",
-    "load_dataset",
-    "partition",
-    "poisson_batch",
-    "unflatten",
-    "validate_model",
-]
-
-# Each public name, and the module that it is taken from.
+# Each public name, and the module that it is taken from; here by module.
 _STANDS_IN = {
-    "ALGORITHMS": "algorithms",
-    "ALL": "step.values",
-    "NUMBERS": "step.values",
-    "DATASET_NAMES": "data.load",
-    "GRAPH_NAMES": "graphs.topologies",
-    "MODEL_NAMES": "models.parameters",
-    "Account": "accounts.result",
-    "Agents": "step.handles",
-    "Algorithm": "algorithms",
-    "AlgorithmTrace": "tracing.trace",
-    "Batch": "step.values",
-    "ClassWeights": "models.tasks",
-    "Cohort": "step.values",
-    "Dataset": "data.load",
-    "Edges": "step.handles",
-    "Engine": "engine.engine",
-    "Examples": "data.store",
-    "Form": "algorithms",
-    "Graph": "graphs.graph",
-    "GraphSequence": "graphs.graph",
-    "JointSensitivity": "exposure.sensitivity",
-    "Message": "engine.transcript",
-    "Metrics": "models.evaluation",
-    "NetworkLoss": "models.losses",
-    "PairGradients": "gradients.gradients",
-    "Recorded": "engine.recording",
-    "Round": "step.round",
-    "RoundTrace": "tracing.round_trace",
-    "SecretRandomness": "engine.randomness",
-    "Server": "step.handles",
-    "Setting": "engine.setting",
-    "Task": "models.tasks",
-    "Topology": "graphs.graph",
-    "Transcript": "engine.transcript",
-    "UndeclaredOperation": "step.values",
-    "account": "accounts.account",
-    "auroc": "models.evaluation",
-    "bind": "algorithms",
-    "build_graph": "graphs.topologies",
-    "build_model": "models.parameters",
-    "dataset_of": "data.own_data",
-    "evaluate": "models.evaluation",
-    "flatten": "models.parameters",
-    "load_dataset": "data.load",
-    "partition": "data.partition",
-    "poisson_batch": "data.partition",
-    "unflatten": "models.parameters",
-    "validate_model": "models.parameters",
+    name: module
+    for module, names in {
+        "accounts.account": "account",
+        "accounts.result": "Account",
+        "algorithms": "ALGORITHMS Algorithm Form bind",
+        "data.load": "DATASET_NAMES Dataset load_dataset",
+        "data.own_data": "dataset_of",
+        "data.partition": "partition poisson_batch",
+        "data.store": "Examples",
+        "engine.engine": "Engine",
+        "engine.randomness": "SecretRandomness",
+        "engine.recording": "Recorded",
+        "engine.setting": "Setting",
+        "engine.transcript": "Message Transcript",
+        "exposure.sensitivity": "JointSensitivity",
+        "gradients.gradients": "PairGradients",
+        "graphs.graph": "Graph GraphSequence Topology",
+        "graphs.topologies": "GRAPH_NAMES build_graph",
+        "models.evaluation": "Metrics auroc evaluate",
+        "models.losses": "NetworkLoss",
+        "models.parameters": "MODEL_NAMES build_model flatten unflatten validate_model",
+        "models.tasks": "ClassWeights Task",
+        "step.handles": "Agents Edges Server",
+        "step.round": "Round",
+        "step.values": "ALL Batch Cohort NUMBERS UndeclaredOperation",
+        "tracing.round_trace": "RoundTrace",
+        "tracing.trace": "AlgorithmTrace",
+    }.items()
+    for name in names.split()
 }
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
+    from .. import lazy_names
 
-    def __getattr__(name):
-        """A public name, imported when it is first asked for."""
-        from importlib import import_module
-
-        if name not in _STANDS_IN:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f".{_STANDS_IN[name]}", __name__), name)
-        globals()[name] = found
-        return found
-
-
-def __dir__() -> list[str]:
-    """The public names, whether or not they were imported already."""
-    return sorted({*globals(), *__all__})
+    __all__, __getattr__, __dir__ = lazy_names(__name__, _STANDS_IN)

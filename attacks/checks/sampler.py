@@ -180,12 +180,12 @@ class Batches(NamedTuple):
         return place if self.agents is None else self.agents[place]
 
 
-def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
+def sampler_check(run: WatchedRun) -> Check:
     """Test the batches of a run, and those of rounds that would follow, for independence.
 
     Args:
-        run: a watched run; planted batches are drawn as if they were not planted.
-        rounds: how many to draw; by default enough to tell even from random participation.
+        run: a watched run; planted batches are drawn as if they were not planted, in rounds enough
+            to tell even from random participation.
 
     Returns:
         Passed if no test is beyond a false-alarm rate of 1e-6 for all of them together.
@@ -193,7 +193,7 @@ def sampler_check(run: WatchedRun, *, rounds: int | None = None) -> Check:
     # What the run drew, and what further rounds would draw.
     finding = Finding()
     _test_recorded(finding, run)
-    every = _every_call(finding, run, rounds)
+    every = _every_call(finding, run)
     # Batches by how they are drawn: in turns, by a coin for each record, or of one scheme.
     sampler, turns = run.setting.sampler, run.setting.turns
     if turns is not None:
@@ -270,7 +270,7 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 found.note(binomial(there, count, rate), what=what)
 
 
-def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Batches]:
+def _every_call(found: Finding, run: WatchedRun) -> list[Batches]:
     """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
     by_round = [declared_coins(run, watched) for watched in run.rounds[1:]]
     steady = {
@@ -280,8 +280,8 @@ def _every_call(found: Finding, run: WatchedRun, rounds: int | None) -> list[Bat
     for call, coins in sorted(steady.items()):
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         # Rounds enough to tell the rate, as far as draws and turns go.
-        count = _enough_sampler(rate, sum(sizes)) if rounds is None else rounds
-        if run.setting.sampler is not None and rounds is None:
+        count = _enough_sampler(rate, sum(sizes))
+        if run.setting.sampler is not None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
             count = max(count, min(enough_rounds(run.setting.sampler.drawn), most))
         if (turns := run.setting.turns) is not None:

@@ -335,7 +335,6 @@ def activity_patterns(
     records: int,
     noise: float,
     generator: torch.Generator,
-    side: Tensor | None = None,
 ) -> Tensor:
     """Candidate patterns of activity, one per record if all goes well.
 
@@ -347,7 +346,6 @@ def activity_patterns(
         records: number of records B.
         noise: relative error of the rows.
         generator: source of the random combinations and starts.
-        side: (rows, D) further equations that every record satisfies.
 
     Returns:
         (F, m) boolean, True where active; candidates to be checked, F may be 0 or exceed B.
@@ -364,8 +362,9 @@ def activity_patterns(
     >>> sorted(found.sum(dim=1).tolist()) == sorted((h > 0).sum(dim=0).tolist())
     True
     """
-    linear = inactive_rows[always] if side is None else torch.cat([inactive_rows[always], side])
-    space = _null_space(_unit_rows(linear), least=records, tolerance=max(1e-9, 10 * noise))
+    space = _null_space(
+        _unit_rows(inactive_rows[always]), least=records, tolerance=max(1e-9, 10 * noise)
+    )
     mixed = ~always & ~never
     if not bool(mixed.any()):
         return always[None].clone()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,6 +59,7 @@ from .claimed import Claimed, small
 # losses of a final model disturb each other, and are never taken for ratios.
 
 EVERY = 5  # one canary of so many sets the threshold
+_OF_ALL = ("delta", "confidence", "canaries")  # the same of every bound of an audit
 
 Bools = NDArray[np.bool_]
 
@@ -309,16 +310,7 @@ class ScoresAudit:
             "included": self.inside,
             "ratios": self.ratios,
             "bounds": [
-                {
-                    "name": bound.name,
-                    "epsilon": bound.epsilon,
-                    "guesses": bound.guesses,
-                    "false_alarms": bound.false_alarms,
-                    "misses": bound.misses,
-                    "threshold": bound.threshold,
-                    "noise_scale": bound.noise_scale,
-                    "assumptions": bound.assumptions,
-                }
+                {key: of for key, of in asdict(bound).items() if key not in _OF_ALL}
                 for bound in self.bounds
             ],
         }

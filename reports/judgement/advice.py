@@ -104,15 +104,12 @@ class _Case(NamedTuple):
     others: tuple[Guarantee, ...]
 
 
-def advise(
-    config: RunFile, plan: Plan, *, graph: Topology | None = None, slow: bool = False
-) -> list[Advice]:
+def advise(config: RunFile, plan: Plan, *, slow: bool = False) -> list[Advice]:
     """What leaks in a planned run, what would fix it, and how to set a target if there is none.
 
     Args:
         config: the run file.
         plan: its plan.
-        graph: its graph, where it was made already.
         slow: whether the plan took so long that remedies, which are plans too, shall be skipped.
 
     Returns:
@@ -137,7 +134,7 @@ def advise(
     remedies = [
         entry
         for case in cases
-        for remedy in _remedies(config, plan, facts, case, graph=graph, slow=slow)
+        for remedy in _remedies(config, plan, facts, case, slow=slow)
         if (entry := _told(remedy, case.finding, facts)) is not None
     ]
     if seeded:
@@ -228,7 +225,7 @@ def _most(facts: Facts) -> Advice:
 
 
 def _remedies(
-    config: RunFile, plan: Plan, facts: Facts, case: _Case, *, graph: Topology | None, slow: bool
+    config: RunFile, plan: Plan, facts: Facts, case: _Case, *, slow: bool
 ) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
     # A run without noise, and one whose plan takes too long, have one remedy each.
@@ -242,7 +239,7 @@ def _remedies(
         yield _skipped(config, facts, case, why)
         return
     # What would bring this adversary's figure within the limit.
-    graph = graph or graph_of(config)
+    graph = graph_of(config)
     aimed = config.model_copy(update={"privacy": p.model_copy(update={"adversary": name})})
     computed = fixes(
         aimed,

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
-from pydantic.json_schema import JsonSchemaValue
 
 from ...attacks.audit.audited import deciding
-from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score
 from ...privacy.guarantee import WrittenStatus
 from ..described import Described
 from ..folder import folder as run_folder
@@ -276,15 +275,6 @@ def read_membership(folder: Path) -> Membership | None:
     return read_evidence(path, Membership, "overhear membership DIR")
 
 
-def membership_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of membership.json.
-
-    >>> membership_schema()["properties"]["schema"]["const"]
-    1
-    """
-    return schema_of(Membership, "membership.json of overhear, version 1")
-
-
 # What last-model.json holds, as types, and how it is read.
 #
 # Keys may be added, so that readers must ignore those that they do not know.
@@ -353,12 +343,3 @@ def read_last_model(folder: Path) -> LastModel | None:
     """
     path = folder / run_folder.LAST_MODEL
     return read_evidence(path, LastModel, "overhear audit-last-model DIR")
-
-
-def last_model_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of last-model.json.
-
-    >>> last_model_schema()["properties"]["schema"]["const"]
-    1
-    """
-    return schema_of(LastModel, "last-model.json of overhear, version 1")

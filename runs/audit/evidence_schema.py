@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.json_schema import JsonSchemaValue
 
 from ...attacks.audit.audited import LinkBound
 from ...attacks.interception.names import found_in_all, what_was_found
-from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, schema_of
+from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
 from ..numbers import bound, lower_bound
@@ -388,12 +387,3 @@ class Assumption(Described):
     status: Literal["verified", "assumed", "gap"]
     how: str
     """How it was verified, or why it was not."""
-
-
-def audit_schema() -> JsonSchemaValue:
-    """JSON Schema (2020-12) of audit.json.
-
-    >>> audit_schema()["properties"]["schema"]["enum"]
-    [1, 2]
-    """
-    return schema_of(Audit, "audit.json of overhear, version 2")

@@ -365,7 +365,6 @@ def audit_membership(
     folder: Path,
     request: MembershipRequest | None = None,
     *,
-    generator: np.random.Generator | None = None,
     progress: Progress | None = None,
     stop: Stop | None = None,
 ) -> Membership:
@@ -374,7 +373,6 @@ def audit_membership(
     Args:
         folder: of `overhear train`.
         request: how much.
-        generator: of coins; from the system's entropy by default.
         progress: called with (trainings done, in all, what comes next).
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
@@ -402,7 +400,7 @@ def audit_membership(
     check_classes(built)
     check_poisson(built, "membership is inferred from runs")
     multiplier = header.noise_multiplier
-    source = generator or np.random.default_rng()
+    source = np.random.default_rng()  # of coins: the system's entropy
     pool = make_pool(built.data, parts_of(config, built.data), most=asked.records, generator=source)
     scripts = make_plan(
         config, graph=built.setting.graph, batch_size=built.batch_size, begun=True

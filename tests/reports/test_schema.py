@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from overhear.privacy.formats.codec import schema_of
 from overhear.reports.document.collect import collect, report_run
 from overhear.reports.judgement.policy import policy_schema
-from overhear.reports.schema import report_schema
+from overhear.reports.schema import PersonTotal, Total, report_schema
+from overhear.runs.audit.evidence import LastModel, Membership
 from overhear.runs.folder.folder import AUDIT, write_sums
-from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
 from tests.small_run import run_text
 
@@ -103,17 +103,9 @@ def found(report: Any, schema: Any = None) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    place = tmp_path_factory.mktemp("schema")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "out")
-    return place / "out"
-
-
-@pytest.fixture(scope="module")
-def real(folder):
-    report_run(folder)
-    return json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
+def real(trained):
+    report_run(trained)
+    return json.loads((trained / "privacy.json").read_text(encoding="utf-8"))
 
 
 def test_a_real_report_is_valid(real):
@@ -124,10 +116,10 @@ def test_everything_in_a_real_report_is_described(real):
     assert found(real, closed(report_schema())) == []
 
 
-def test_a_report_with_an_audit_is_valid(real, folder):
-    (folder / AUDIT).write_text(json.dumps(AUDITED), encoding="utf-8")
-    write_sums(folder)
-    report = collect(folder).dump()
+def test_a_report_with_an_audit_is_valid(real, trained):
+    (trained / AUDIT).write_text(json.dumps(AUDITED), encoding="utf-8")
+    write_sums(trained)
+    report = collect(trained).dump()
     assert report["audit"] is not None
     assert found(report, closed(report_schema())) == []
 
@@ -176,7 +168,14 @@ def test_a_later_key_is_valid(real):
     assert found(_spoilt(real, "later", value=1)) == []
 
 
-@pytest.mark.parametrize(("schema", "version"), [(report_schema(), 3), (policy_schema(), 1)])
+@pytest.mark.parametrize(
+    ("schema", "version"),
+    [
+        (report_schema(), 3),
+        (policy_schema(), 1),
+        *((schema_of(kind, ""), 1) for kind in (Total, PersonTotal, Membership, LastModel)),
+    ],
+)
 def test_a_schema_names_its_dialect_and_its_version(schema, version):
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert schema["properties"]["schema"]["const"] == version

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -262,23 +262,24 @@ def rounded_up(value: float, digits: int = 3) -> str:
     >>> rounded_up(2.0714), rounded_up(0.8515, 6), rounded_up(math.inf)
     ('2.08', '0.8515', 'inf')
     """
-    if value == 0 or math.isinf(value):
-        return f"{value:g}"
-    scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    shown = math.ceil(value * scale * (1 - 1e-9)) / scale if math.isfinite(scale) else value
-    return f"{shown:.{digits}g}"
+    return _rounded(value, digits, lambda scaled: math.ceil(scaled * (1 - 1e-9)))
 
 
-def rounded_down(value: float, digits: int = 3) -> str:
-    """A figure with so many digits: none is printed larger than it is.
+def rounded_down(value: float) -> str:
+    """A figure with three digits: none is printed larger than it is.
 
     >>> rounded_down(2.0789), rounded_down(0.0)
     ('2.07', '0')
     """
+    return _rounded(value, 3, lambda scaled: math.floor(scaled * (1 + 1e-9)))
+
+
+def _rounded(value: float, digits: int, whole: Callable[[float], int]) -> str:
+    """A figure of as many digits as `whole` leaves when it has so many before the point."""
     if value == 0 or math.isinf(value):
         return f"{value:g}"
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
-    shown = math.floor(value * scale * (1 + 1e-9)) / scale if math.isfinite(scale) else value
+    shown = whole(value * scale) / scale if math.isfinite(scale) else value
     return f"{shown:.{digits}g}"
 
 
@@ -308,8 +309,8 @@ def as_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
-    """A row an adversary, worst first.
+def as_frame(rows: Sequence[Guarantee | Mapping[str, Any]]) -> DataFrame:
+    """A data frame of rows, as of guarantees.
 
     Raises:
         ImportError: pandas is not installed.
@@ -318,7 +319,7 @@ def as_frame(guarantees: Sequence[Guarantee]) -> DataFrame:
         from pandas import DataFrame
     except ImportError as error:
         raise needs("to_pandas", "pandas") from error
-    return DataFrame([dump(stated, mode="python") for stated in guarantees])
+    return DataFrame([dump(r, mode="python") if isinstance(r, Guarantee) else r for r in rows])
 
 
 # An account in plain text, for a terminal of any width, and as a table of rich.

@@ -14,10 +14,10 @@ from overhear.attacks.audit.canaries import (
     PlantedGradients,
     with_codes_behind,
 )
-from overhear.attacks.audit.observed_rows import Projected
+from overhear.attacks.audit.observed_rows import Projected, shares_noise
 from overhear.attacks.audit.scores import BatchRates, Scorer
 from overhear.attacks.audit.strength import log_mixture
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.adversary import EAVESDROPPER, FINAL_MODELS, parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.recording import Recorded
@@ -165,3 +165,31 @@ def test_the_mixture_does_not_overflow():
     assert values == pytest.approx([math.log(0.75), 0.0, 1e4 + math.log(0.25)])
     assert log_mixture(np.array([3.0]), 1.0) == pytest.approx([3.0])
     assert log_mixture(np.array([3.0]), 0.0) == pytest.approx([0.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "who", "expected"),
+    [
+        ("dpdl", EAVESDROPPER, False),  # every cross-gradient has noise of its own
+        ("cdp-dsgd", EAVESDROPPER, True),  # the server's noise is all agents'
+        ("decor", EAVESDROPPER, True),  # noise that cancels between neighbours
+        ("dp-dpsgd", FINAL_MODELS, False),  # the mixing of five is invertible
+    ],
+)
+def test_scores_share_noise_where_a_source_is_in_several_views(name, who, expected):
+    graph = ring(5)
+    bound = contract.bound_to(name, graph)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
+    adversaries = {who.name: dict.fromkeys(range(5), who)}
+    assert shares_noise(traces, adversaries) is expected
+
+
+def test_one_host_shares_with_nobody():
+    graph = ring(5)
+    bound = contract.bound_to("cdp-dsgd", graph)
+    traces = trace(
+        bound.init, bound.step, graph=graph, rounds=5, noise_multiplier=bound.noise_multiplier
+    )
+    assert not shares_noise(traces, {"eavesdropper": {0: EAVESDROPPER}})

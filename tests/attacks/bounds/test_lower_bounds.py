@@ -21,6 +21,7 @@ from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_va
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
 from overhear.privacy.participation import Event, Reach, poisson
 from tests.attacks.bounds.simulated_scores import simulated_scores
+from tests.attacks.bounds.tail_bound import tail
 
 DELTA = 1e-5
 HOW = {"delta": DELTA, "confidence": 0.95}
@@ -250,3 +251,112 @@ def test_what_no_audit_finds_is_refused(wrong, words):
 def test_an_audit_without_canaries_is_refused():
     with pytest.raises(ValueError, match="canaries=0"):
         ideal(_one_round(3.0), canaries=0, **HOW)
+
+
+def _guesses(claim: Claim, canaries: int, seed: int) -> Guesses:
+    rng = np.random.default_rng(seed)
+    included = rng.integers(2, size=canaries).astype(bool)
+    return Guesses(scores=simulated_scores(claim, included, generator=rng), included=included)
+
+
+def test_the_bound_is_above_the_truth_as_seldom_as_it_says():
+    """400 audits of 500 canaries at a threshold where the bound is tight for pure epsilon.
+
+    Randomised response at epsilon 1: nominal 5 %; more than 36 of 400 has probability 3e-4.
+    """
+    rng, above = np.random.default_rng(1), 0
+    keep = math.e / (1 + math.e)
+    for _ in range(400):
+        included = rng.integers(2, size=500).astype(bool)
+        said = np.where(rng.random(500) < keep, included, ~included)
+        found = tail(
+            Guesses(scores=np.where(said, 1.0, -1.0), included=included),
+            threshold=0.0,
+            delta=1e-12,
+            confidence=0.95,
+        )
+        above += found.epsilon > 1.0
+    assert 0 < above <= 36
+
+
+def test_a_tail_says_more_than_the_middle_of_seldom_sampled_rounds():
+    claim = Claim(rounds={(0.44, 1 / 500): 100})
+    guesses = _guesses(claim, 20_000, seed=2)
+    far, middle = (
+        tail(guesses, threshold=t, delta=1e-4, confidence=0.95).epsilon for t in (1.5, 0.0)
+    )
+    assert far > 2 * middle > 0
+    assert far < epsilon(claim, 1e-4)
+
+
+def test_nothing_in_the_tail_bounds_nothing():
+    guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
+    assert tail(guesses, threshold=50.0, delta=1e-5, confidence=0.95).epsilon == 0.0
+
+
+@pytest.mark.parametrize(
+    ("how", "words"), [({"threshold": math.inf}, "threshold=inf"), ({"delta": 2.0}, "delta=2.0")]
+)
+def test_values_outside_their_range_are_refused(how, words):
+    guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
+    fixed = {"threshold": 1.0, "delta": 1e-5, "confidence": 0.95}
+    with pytest.raises(ValueError, match=words):
+        tail(guesses, **(fixed | how))
+
+
+CLAIMS = [
+    Claim(rounds={(0.8, 1.0): 1}),
+    Claim(rounds={(0.8, 1.0): 1}, adjacency="replace-one"),
+    Claim(rounds={(1.5, 0.2): 30}),
+    Claim(rounds={(2.0, 0.2): 30}, adjacency="replace-one"),
+    Claim(rounds={(1.0, 0.05): 20, (2.0, 0.5): 10, (3.0, 1.0): 2}),
+]
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_the_errors_of_the_ratio_test_are_half_of_what_total_variation_leaves(claim):
+    # 400,000 canaries; five standard deviations: false alarm rate 6e-7.
+    generator = np.random.default_rng(1)
+    coins = generator.random(400_000) < 0.5
+    scores = simulated_scores(claim, coins, generator=generator)
+    errors = float(((scores > 0.0) != coins).mean())
+    expected = 0.5 * (1.0 - total_variation(claim))
+    assert abs(errors - expected) < 5.0 * math.sqrt(0.25 / coins.size)
+
+
+@pytest.mark.parametrize("claim", [c for c in CLAIMS if c.adjacency == "add-or-remove-one"])
+def test_the_ratio_has_mean_one_without_the_record(claim):
+    # E_out[P_in / P_out] = 1; 400,000 canaries, five standard deviations of the sample.
+    out = np.zeros(400_000, dtype=bool)
+    ratio = np.exp(simulated_scores(claim, out, generator=np.random.default_rng(2)))
+    assert abs(ratio.mean() - 1.0) < 5.0 * ratio.std() / math.sqrt(out.size)
+
+
+def test_the_scores_of_one_gaussian_have_its_mean_and_deviation():
+    inside = np.ones(400_000, dtype=bool)
+    claim = Claim(rounds={(2.0, 1.0): 9})  # mu = 1.5
+    scores = simulated_scores(claim, inside, generator=np.random.default_rng(3))
+    assert abs(scores.mean() - 1.125) < 5.0 * 1.5 / math.sqrt(inside.size)
+    assert abs(scores.std() - 1.5) < 5.0 * 1.5 / math.sqrt(2.0 * inside.size)
+
+
+def test_losses_too_large_for_single_precision_stay_finite():
+    claim = Claim(rounds={(0.02, 0.5): 3})
+    coins = np.arange(1000) % 2 == 0
+    scores = simulated_scores(claim, coins, generator=np.random.default_rng(4))
+    assert np.isfinite(scores).all()
+    assert scores.max() > 1000.0
+
+
+def test_rounds_that_sample_nobody_say_nothing():
+    claim = Claim(rounds={(1.0, 0.0): 5, (math.inf, 0.5): 5})
+    coins = np.array([[True, False]])
+    found = simulated_scores(claim, coins, generator=np.random.default_rng(5))
+    assert found.tolist() == [[0.0, 0.0]]
+
+
+def test_rounds_without_noise_are_refused():
+    with pytest.raises(ValueError, match=r"noise_multiplier=0\.0"):
+        simulated_scores(
+            Claim(rounds={(0.0, 0.5): 1}), np.array([True]), generator=np.random.default_rng(6)
+        )

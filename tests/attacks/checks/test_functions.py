@@ -1,7 +1,6 @@
 """The audit's check of functions, with what may hold things let through as if nobody looked."""
 
 import itertools
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,19 +13,12 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.step import script
-from overhear.training.step.handles import Agents, value_of
+from overhear.training.step.handles import value_of
 from overhear.training.step.purity import PureFunction
 from tests.attacks.checks.watched import PRIVATE, a_run, a_setting
+from tests.training.states import State, start
 
 STASH: list[torch.Tensor] = []
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round):
-    return State(round.initial())
 
 
 def noisy(state, round):
@@ -35,7 +27,7 @@ def noisy(state, round):
 
 
 def run_of(step, *, rounds: int = 2, setting=None):
-    bound = Bound(init=init, step=step, blocks=1)
+    bound = Bound(init=start, step=step, blocks=1)
     return watch(
         setting or a_setting(ring(3)), bound, rounds=rounds, randomness=SecretRandomness(3)
     )

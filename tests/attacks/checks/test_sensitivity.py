@@ -21,6 +21,7 @@ from overhear.training.step.handles import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
 from tests.attacks.checks.watched import IN_A_PRECISION, a_run, a_setting, sound_run
 from tests.training.contract import bound_to
+from tests.training.states import State
 
 
 def checked(run, *, records=15, seed=1):
@@ -155,18 +156,14 @@ def test_watched_rounds_need_not_follow_one_another():
 
 def test_a_run_that_touches_no_record_has_nothing_to_look_at():
     def init(round):
-        return Only(round.initial())
+        return State(round.initial())
 
     def step(state, round):
-        return Only(round.mix(state.x, kind="x"))
+        return State(round.mix(state.x, kind="x"))
 
     found = checked(watch(a_setting(ring(3)), Bound(init=init, step=step, blocks=1), rounds=1))
     assert found.passed
     assert found.tests == 0
-
-
-class Only(NamedTuple):
-    x: Agents
 
 
 def test_large_networks_have_fewer_records_and_never_fewer_than_one_of_each_kind(monkeypatch):

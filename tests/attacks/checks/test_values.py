@@ -9,7 +9,8 @@ from overhear.training.engine.tensor_round import PublicValues, TensorRound
 from overhear.training.step.values import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS
 from tests.attacks.checks.watched import IN_A_PRECISION, a_run
-from tests.training.engine.test_public_values import engine, first, init, late
+from tests.training.engine.test_public_values import engine, first, late
+from tests.training.states import start
 
 
 @pytest.mark.some_quick(8)
@@ -58,6 +59,6 @@ def test_another_initial_model_is_found(monkeypatch):
 def test_noise_that_is_lost_beside_a_large_model_is_found(monkeypatch, step, passed):
     monkeypatch.setattr(PublicValues, "note", lambda *_: None)  # the engine's floor is off
     sound = engine(step)
-    found = value_check(watch(sound.setting, Bound(init, step), rounds=1))
+    found = value_check(watch(sound.setting, Bound(start, step), rounds=1))
     assert found.passed is passed
     assert passed or "in round 1 its noise is lost beside state x, which adds" in found.words

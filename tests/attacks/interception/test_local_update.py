@@ -1,7 +1,6 @@
 """What an agent changes over local steps, where one agent's change is sent by itself."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,9 +10,9 @@ from overhear.attacks.interception.replay import Protection, ReplayedRun, replay
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.algorithms.algorithm import Algorithm
-from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round
 from tests.attacks.interception.replays import planted, shown, trial
+from tests.training.states import State, start
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,16 +20,6 @@ class Settings:
     """How many steps."""
 
     steps: int = 3
-
-
-class State(NamedTuple):
-    """Models."""
-
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
 
 
 def step(
@@ -53,7 +42,7 @@ def step(
 def sent(monkeypatch):
     """An algorithm whose agents send what they change to their neighbours."""
     name = "sent-change"
-    made = Algorithm(name=name, init=init, step=step, settings=Settings)
+    made = Algorithm(name=name, init=start, step=step, settings=Settings)
     monkeypatch.setitem(ALGORITHMS, name, made)
     return name
 

@@ -10,8 +10,6 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.runs.folder.folder import write_sums
-from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
@@ -114,14 +112,6 @@ UNSEEN: dict[str, tuple[str, Damage, str, str]] = {
     "records empty": ("records.json", emptied, "report", "put"),
 }
 COMMANDS = ("attack", "audit", "report")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    place = tmp_path_factory.mktemp("trained")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "run")
-    return place / "run"
 
 
 @pytest.fixture

@@ -1,13 +1,18 @@
 """The largest move: between what a search over adversarial vectors finds and what is certified."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.stats import multivariate_normal
 
-from overhear.privacy.view.view import View, squared_joint_sensitivity
+from overhear.privacy.accounting.accountant import composed_delta
+from overhear.privacy.errors import InputError
+from overhear.privacy.participation import Event, group, poisson
+from overhear.privacy.view.view import View, certificate, is_above, squared_joint_sensitivity
 
 
 def block_diagonal(blocks: list[np.ndarray]) -> np.ndarray:
@@ -116,3 +121,133 @@ def test_vectors_are_checked():
     view = View(contributions=np.eye(2), noise=np.eye(2), vectors=[0, 0])
     with pytest.raises(ValueError, match="differ between parts of one vector"):
         view.mu([0, 1], bounds=[1.0, 2.0])
+
+
+# A certificate is above M in exact arithmetic, and what it charges apart bounds what is seen.
+
+
+def is_semidefinite(matrix: list[list[Fraction]]) -> bool:
+    """By symmetric elimination in rational arithmetic, without any rounding."""
+    work = [row[:] for row in matrix]
+    for k in range(len(work)):
+        pivot = work[k][k]
+        if pivot < 0 or (pivot == 0 and any(work[k][j] != 0 for j in range(k, len(work)))):
+            return False
+        for i in range(k + 1, len(work)) if pivot else ():
+            share = work[i][k] / pivot
+            for j in range(k, len(work)):
+                work[i][j] -= share * work[k][j]
+    return True
+
+
+def exact(lam: np.ndarray, M: np.ndarray) -> list[list[Fraction]]:
+    return [
+        [
+            (Fraction(float(lam[i])) if i == j else Fraction(0))
+            - (Fraction(float(M[i, j])) + Fraction(float(M[j, i]))) / 2
+            for j in range(len(M))
+        ]
+        for i in range(len(M))
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 7), scale=st.integers(-6, 6))
+def test_a_certificate_is_above_in_rational_arithmetic_and_as_small_as_the_joint_one(
+    seed, size, scale
+):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(rng.integers(1, size + 2), size)) * 10.0**scale
+    M = half.T @ half
+    vectors = rng.integers(0, size, size=size)
+    lam = certificate(M, vectors.tolist())
+    names = np.unique(vectors)
+    assert is_semidefinite(exact(lam[np.searchsorted(names, vectors)], M))
+    together = squared_joint_sensitivity(M, vectors.tolist())
+    assert lam.sum() == pytest.approx(together, rel=1e-7)
+
+
+@given(seed=st.integers(0, 2**32 - 1), size=st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_what_is_said_to_be_above_is_above_and_what_lies_below_is_not(seed, size):
+    rng = np.random.default_rng(seed)
+    half = rng.normal(size=(size, size))
+    M = half.T @ half
+    top = float(np.linalg.eigvalsh(M)[-1])
+    for share in (1.0 - 1e-9, 1.0 - 1e-15, 1.0, 1.0 + 1e-15, 1.0 + 1e-12):
+        lam = np.full(size, share * top)
+        assert not is_above(lam, M) or is_semidefinite(exact(lam, M))
+    assert is_above(np.full(size, 1.0 + 1e-9) * top, M)
+
+
+def test_contributions_that_no_noise_ties_together_are_charged_by_themselves():
+    M = np.diag([1.0, 4.0, 0.25])
+    assert certificate(M).tolist() == [1.0, 4.0, 0.25]
+    view = View(contributions=np.eye(3), noise=np.diag([1.0, 0.5, 2.0]))
+    assert view.shares([([0], [1.0]), ([1, 2], [1.0, 1.0])]) == pytest.approx([1.0, 4.25**0.5])
+    assert view.shares([([], []), ([1], [0.0])]) == [0.0, 0.0]
+
+
+def test_noise_that_cancels_makes_every_block_that_moves_infinite():
+    view = View(contributions=np.array([[1.0, 0.0], [1.0, 1.0]]), noise=np.ones((2, 1)))
+    assert view.shares([([0], [1.0]), ([1], [1.0]), ([], [])]) == [np.inf, np.inf, 0.0]
+    with pytest.raises(InputError, match="must lie in one block each"):
+        view.shares([([0], [1.0]), ([0], [1.0])])
+
+
+RATES = (0.3, 0.7)
+
+GRID = np.linspace(-9.0, 9.0, 361)  # of the whitened view; its cells add less than 2e-4
+
+
+def hockey_stick(P: np.ndarray, Q: np.ndarray, epsilon: float) -> float:
+    area = (GRID[1] - GRID[0]) ** 2
+    return float(np.maximum(P - np.exp(epsilon) * Q, 0.0).sum() * area)
+
+
+def densities(moves: np.ndarray, drawn: tuple[float, float]) -> np.ndarray:
+    """Of a mixture over who takes part, each by a coin of its own; `moves` are whitened columns."""
+    points = np.stack(np.meshgrid(GRID, GRID, indexing="ij"), axis=-1)
+    found = np.zeros(points.shape[:2])
+    for first in (0, 1):
+        for second in (0, 1):
+            weight = (drawn[0] if first else 1 - drawn[0]) * (drawn[1] if second else 1 - drawn[1])
+            mean = moves @ np.array([first, second])
+            found += weight * multivariate_normal(mean, np.eye(2)).pdf(points)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_holders_who_share_noise_lose_no_more_than_the_two_events(seed):
+    # Exact integrals of a toy, so there is no false-alarm rate; the tolerance is that of the grid.
+    rng = np.random.default_rng(seed)
+    noise = np.eye(2) + rng.uniform(-0.8, 0.8, size=(2, 2))
+    A = rng.uniform(-1.5, 1.5, size=(2, 2))
+    view = View(contributions=A, noise=noise)
+    shares = view.shares([([0], [1.0]), ([1], [1.0])])
+    events = {Event(1.0 / mu, poisson(q)): 1 for mu, q in zip(shares, RATES, strict=True) if mu > 0}
+    whitened = np.linalg.solve(noise, A)
+    signs = [np.array(s) for s in ((1, 1), (1, -1))]
+    for epsilon in (0.0, 0.4, 1.0):
+        most = composed_delta(events, epsilon=epsilon)
+        replaced = composed_delta(events, epsilon=epsilon, adjacency="replace-one")
+        for sign in signs:
+            there, gone = densities(whitened * sign, RATES), densities(whitened * 0.0, RATES)
+            assert hockey_stick(there, gone, epsilon) <= most + 3e-4
+            assert hockey_stick(gone, there, epsilon) <= most + 3e-4
+            other = densities(-whitened * sign, RATES)
+            assert hockey_stick(there, other, epsilon) <= replaced + 3e-4
+
+
+def test_two_holders_who_enter_one_sum_lose_what_their_records_in_it_lose():
+    # One noisy sum of both: the mixture is Bin(2, q) exactly, and a split charges more.
+    q = 0.3
+    A = np.array([[1.0, 1.0], [0.0, 0.0]])
+    there = densities(A, (q, q))
+    gone = densities(0.0 * A, (q, q))
+    for epsilon in (0.2, 0.8):
+        found = hockey_stick(there, gone, epsilon)
+        most = composed_delta({Event(1.0, group(2, q)): 1}, epsilon=epsilon)
+        split = composed_delta({Event(2**-0.5, poisson(q)): 2}, epsilon=epsilon)
+        assert found == pytest.approx(most, abs=3e-4)
+        assert split > most

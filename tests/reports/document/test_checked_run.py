@@ -14,8 +14,6 @@ from overhear.reports.document.checked_run import first_difference, read_checked
 from overhear.reports.document.collect import report_run
 from overhear.runs.audit.evidence_schema import Attack, Audit
 from overhear.runs.folder.folder import ATTACK, AUDIT, LEDGER, PRIVACY, SUMS, write_sums
-from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.evidence.evidence import AUDIT as AUDITED
 from tests.runs.evidence.evidence import attack, audited
 from tests.small_run import run_text
@@ -37,12 +35,9 @@ Change = Callable[[Path], None]
 
 
 @pytest.fixture(scope="module")
-def reported(tmp_path_factory):
-    place = tmp_path_factory.mktemp("checked")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "out")
-    report_run(place / "out")
-    return place / "out"
+def reported(trained):
+    report_run(trained)
+    return trained
 
 
 @pytest.fixture

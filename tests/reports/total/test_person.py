@@ -7,9 +7,10 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
+from overhear.privacy.formats.codec import schema_of
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.collect import collect
-from overhear.reports.schema import PersonTotal, person_total_schema
+from overhear.reports.schema import PersonTotal
 from overhear.reports.total.total import (
     add_runs,
     person_sentences,
@@ -143,7 +144,7 @@ def test_the_command_adds_and_composes(runs, tmp_path, capsys):
     add = ["--add", str(runs[0]), "--add", str(runs[2])]
     assert cli.main(["person", ledger, *add, "--json"]) == 0
     total = json.loads(capsys.readouterr().out)
-    assert found(total, closed(person_total_schema())) == []
+    assert found(total, closed(schema_of(PersonTotal, ""))) == []
     assert PersonTotal.model_validate(total).epsilon == person_total([Path(ledger)]).epsilon
     assert cli.main(["person", ledger]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -23,8 +23,6 @@ from overhear.runs.audit.evidence import read_attack
 from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
-from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
@@ -35,14 +33,6 @@ RUN = run_text(
     intercept={"rounds": [1]},
     attack={"presets": ["matched"], "images": 2, "restarts": 1},
 )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("again")
-    (folder / "run.toml").write_text(RUN)
-    train_run(load_run_file(folder / "run.toml"), folder / "out")
-    return folder / "out"
 
 
 @pytest.fixture

@@ -36,13 +36,6 @@ RUN = run_text(
 )
 
 
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
-
-
 @pytest.mark.slow
 def test_a_sound_run_is_never_contradicted(run_file, capsys):
     """400 canaries at 99 %, and twice the bounds fail, the second at 99.9 %: below 3e-6."""

@@ -8,14 +8,14 @@ import pytest
 
 from overhear.attacks.membership import black_box
 from overhear.commands.cli import main
+from overhear.privacy.formats.codec import schema_of
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.audit import last_model
-from overhear.runs.audit.evidence import LastModel, last_model_schema
+from overhear.runs.audit.evidence import LastModel
 from overhear.runs.audit.last_model import audit_last_model
 from overhear.runs.audit.requests import LastModelRequest
 from overhear.runs.folder.folder import check_sums
-from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
 from tests.small_run import run_text
@@ -27,21 +27,6 @@ RUN = run_text(
     training={"rounds": 2, "sampling_rate": 1},
 )
 FEW = LastModelRequest(runs=20)
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    place = tmp_path_factory.mktemp("trained")
-    (place / "run.toml").write_text(RUN, encoding="utf-8")
-    train_run(load_run_file(place / "run.toml"), place / "run")
-    return place / "run"
 
 
 @pytest.fixture
@@ -150,6 +135,6 @@ def test_where_nothing_is_proven_nothing_is_measured(run_file, capsys, change):
 
 
 def test_the_schema_describes_every_key():
-    assert last_model_schema()["properties"].keys() == {
+    assert schema_of(LastModel, "")["properties"].keys() == {
         field.alias or name for name, field in LastModel.model_fields.items()
     }

@@ -9,10 +9,11 @@ import pytest
 
 from overhear.attacks.membership import membership as played
 from overhear.commands.cli import main
+from overhear.privacy.formats.codec import schema_of
 from overhear.reports.document.checked_run import read_checked_run
 from overhear.reports.document.collect import report_run
 from overhear.runs.audit import membership as module
-from overhear.runs.audit.evidence import Membership, membership_schema
+from overhear.runs.audit.evidence import Membership
 from overhear.runs.audit.membership import audit_membership
 from overhear.runs.audit.requests import MembershipRequest
 from overhear.runs.errors import ContradictedProof
@@ -199,7 +200,7 @@ def test_a_run_file_has_no_final_models(tmp_path, capsys):
 
 
 def test_the_schema_describes_every_key():
-    schema = membership_schema()
+    schema = schema_of(Membership, "")
     assert schema["properties"].keys() == {
         field.alias or name for name, field in Membership.model_fields.items()
     }

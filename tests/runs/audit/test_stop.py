@@ -8,14 +8,7 @@ import pytest
 from overhear.commands.cli import main
 from overhear.runs.audit import audit as module
 from overhear.runs.stop import NOTHING_KEPT
-from tests.runs.audit.test_audit import RUN
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
+from tests.runs.audit.test_audit import RUN  # noqa: F401 - see `run_file`
 
 
 def test_an_audit_of_a_run_file_leaves_nothing_behind(run_file, monkeypatch, capsys):

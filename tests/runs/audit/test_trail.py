@@ -20,14 +20,7 @@ from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.run_file.run_file import load_run_file
 from tests.conftest import sample_audit
-from tests.runs.audit.test_audit import RUN
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
+from tests.runs.audit.test_audit import RUN  # noqa: F401 - see `run_file`
 
 
 def _found(verdict: str = "consistent", seed: int = 1) -> Audit:

@@ -28,13 +28,6 @@ RUN = run_text(
 OF_USERS = ["privacy.unit=user", "privacy.records_per_person=3"]
 
 
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
-
-
 def game(path: Path, *overrides: str):
     config = load_run_file(path, list(overrides))
     built = build(config)

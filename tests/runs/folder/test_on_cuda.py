@@ -46,13 +46,6 @@ RUN = run_text(
 )
 
 
-@pytest.fixture
-def run_file(tmp_path):
-    path = tmp_path / "run.toml"
-    path.write_text(RUN, encoding="utf-8")
-    return path
-
-
 def last(out: Path) -> torch.Tensor:
     return load_checkpoint(out / "checkpoints/round-000008.safetensors").state["x"]
 

@@ -20,17 +20,11 @@ from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.names import SECRET, STORE_FILE
 from tests.runs.folder.rank_processes import started_by_hand, unchanged
 from tests.runs.folder.test_lost_ranks import children, needs_proc
-from tests.runs.folder.test_ranks import FAST, RUN, command
+from tests.runs.folder.test_ranks import FAST, RUN, command  # noqa: F401 - RUN: see `run_file`
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, needs_proc]
 _LISTENS = "0A"
 _FIRST_NUMBERS = 8  # with which a rank says at gloo's port for which connection it comes
-
-
-@pytest.fixture
-def run_file(tmp_path):
-    (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
-    return tmp_path / "run.toml"
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +13,6 @@ from overhear.privacy.errors import InputError, InputTypeError
 from overhear.training import (
     ALGORITHMS,
     Account,
-    Agents,
     Algorithm,
     Round,
     account,
@@ -25,20 +24,13 @@ from overhear.training.exposure.guarantees import calibrated_multiplier, guarant
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.tracing.trace import trace
+from tests.training.states import State, start
 
 STATEMENT = Statement(delta=1e-5)
 RUN: dict[str, Any] = {"graph": "ring:5", "rounds": 60, "sampling_rate": 0.1, "delta": 1e-5}
 NUMBERS = {"learning_rate": 0.5, "clip_norm": 1.0, "batch_size": 16.0}
 EVERYBODY = ["eavesdropper", "neighbour", "final-models", "single-message"]
 Std = Callable[[Round, float], float]
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
 
 
 def step(
@@ -77,7 +69,7 @@ def truth(multiplier: float, rounds: int = 60) -> float:
 
 
 def test_a_run_at_noise_multiplier_two_costs_one_point_eight_one():
-    found = account(init, step, noise_multiplier=2, **RUN)
+    found = account(start, step, noise_multiplier=2, **RUN)
     assert found["eavesdropper"].epsilon == pytest.approx(truth(2.0), rel=1e-9)
     assert found["eavesdropper"].status == "proven"
     assert found.noise_multiplier == 2.0
@@ -87,9 +79,9 @@ def test_a_run_at_noise_multiplier_two_costs_one_point_eight_one():
 def test_what_was_traced_at_the_noise_of_the_run_is_not_read_as_traced_at_one():
     """Twenty rounds at noise multiplier 2 cost 1.076; read as of a trace at 1, 0.429."""
     run = RUN | {"rounds": 20}
-    found = account(init, step, noise_multiplier=2, **run)["eavesdropper"].epsilon
+    found = account(start, step, noise_multiplier=2, **run)["eavesdropper"].epsilon
     bound = functools.partial(step, noise_std=2.0, **NUMBERS)
-    traces = trace(init, bound, graph=build_graph("ring", 5), rounds=20, noise_multiplier=2.0)
+    traces = trace(start, bound, graph=build_graph("ring", 5), rounds=20, noise_multiplier=2.0)
     ((name, joint),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     below = guarantee(name, joint, statement=STATEMENT, noise_multiplier=2.0).epsilon
     assert joint.largest == pytest.approx(1.0, rel=1e-12)
@@ -101,7 +93,7 @@ def test_what_was_traced_at_the_noise_of_the_run_is_not_read_as_traced_at_one():
 @pytest.mark.parametrize("asked", [1.0, 4.0, 0.0, None])
 def test_a_sensitivity_says_nothing_of_noise_at_which_it_was_not_traced(asked):
     bound = functools.partial(step, noise_std=2.0, **NUMBERS)
-    traces = trace(init, bound, graph=build_graph("ring", 5), rounds=60, noise_multiplier=2.0)
+    traces = trace(start, bound, graph=build_graph("ring", 5), rounds=60, noise_multiplier=2.0)
     ((_, joint),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     if asked == 0.0:  # without noise nothing protects, whatever there was with it
         assert run_epsilon(joint, statement=STATEMENT, noise_multiplier=0.0) == math.inf
@@ -119,17 +111,17 @@ def test_a_trace_is_not_made_at_another_noise_than_its_step_has():
     bound = functools.partial(step, noise_std=2.0, **NUMBERS)
     graph = build_graph("ring", 5)
     with pytest.raises(InputError, match=r"noise_multiplier=1 is not that of .*noise_std=2"):
-        trace(init, bound, graph=graph, rounds=60, noise_multiplier=1.0)
-    silent = trace(init, bound, graph=graph, rounds=60, noise_multiplier=None)
+        trace(start, bound, graph=graph, rounds=60, noise_multiplier=1.0)
+    silent = trace(start, bound, graph=graph, rounds=60, noise_multiplier=None)
     with pytest.raises(InputError, match="does not say at which noise multiplier"):
         joint_sensitivities(silent, ["eavesdropper"], sampling_rate=0.1)
 
 
 def test_a_calibrated_run_meets_its_target_and_says_whose():
-    found = account(init, step, epsilon=4, **RUN)
+    found = account(start, step, epsilon=4, **RUN)
     assert 3.99 < found["eavesdropper"].epsilon <= 4.0
     assert (found.target, found.goal.epsilon) == ("eavesdropper", 4)
-    again = account(init, step, noise_multiplier=found.noise_multiplier, **RUN)
+    again = account(start, step, noise_multiplier=found.noise_multiplier, **RUN)
     assert again["eavesdropper"].epsilon == found["eavesdropper"].epsilon
     assert again.target is None
     own = account("dpdl", epsilon=4, adversary="single-message", **RUN)
@@ -153,18 +145,18 @@ def test_every_algorithm_keeps_its_proportion(name, form):
 
 
 def test_fewer_rounds_cost_less_and_every_agent_has_a_figure():
-    found = account(init, step, noise_multiplier=2, **RUN)
+    found = account(start, step, noise_multiplier=2, **RUN)
     assert found.epsilon("neighbour") == found["neighbour"].epsilon
     assert found.epsilon("neighbour", rounds=10) == pytest.approx(truth(2.0, rounds=10), rel=1e-9)
     assert found.epsilon("neighbour", rounds=0) == 0.0
     by_agent = found.epsilon_by_agent()
     assert by_agent["eavesdropper"] == pytest.approx([found["eavesdropper"].epsilon] * 5, rel=1e-12)
-    member = account(init, step, noise_multiplier=2, adversaries=["coalition:1,2"], **RUN)
+    member = account(start, step, noise_multiplier=2, adversaries=["coalition:1,2"], **RUN)
     assert member.epsilon_by_agent()["coalition:1,2"][1:3] == [None, None]
 
 
 def test_the_bound_step_has_the_numbers_of_the_account():
-    found = account(init, step, noise_multiplier=2, clip_norm=0.5, batch_size=16, **RUN)
+    found = account(start, step, noise_multiplier=2, clip_norm=0.5, batch_size=16, **RUN)
     assert isinstance(found.bound.step, functools.partial)
     assert found.bound.step.keywords == {
         "learning_rate": 0.01,
@@ -172,14 +164,14 @@ def test_the_bound_step_has_the_numbers_of_the_account():
         "noise_std": 1.0,
         "batch_size": 16,
     }
-    without = account(init, step, noise_multiplier=2, **RUN)
+    without = account(start, step, noise_multiplier=2, **RUN)
     with pytest.raises(InputError, match="divides by batch_size"):
         _ = without.bound
     assert account("dyn-d2p", noise_multiplier=1, batch_size=4, **RUN).bound.noise_multiplier == 1.0
 
 
 def test_an_account_prints_as_a_table():
-    found = account(init, step, noise_multiplier=2, **RUN)
+    found = account(start, step, noise_multiplier=2, **RUN)
     lines = repr(found).splitlines()
     assert lines[0] == "step: 60 rounds on ring of 5 agents, sampling rate 0.1"
     assert lines[1] == "noise multiplier 2, clip norm 1"
@@ -187,11 +179,11 @@ def test_an_account_prints_as_a_table():
     assert len(lines) == 5 + len(found) == 9
     shown = float(lines[5].split()[1])
     assert shown >= found.guarantees[next(iter(found))].epsilon  # never printed smaller than it is
-    assert "Nothing protects" in repr(account(init, step, noise_multiplier=0, **RUN))
+    assert "Nothing protects" in repr(account(start, step, noise_multiplier=0, **RUN))
 
 
 def test_without_noise_every_figure_is_infinite():
-    found = account(init, step, noise_multiplier=0, **RUN)
+    found = account(start, step, noise_multiplier=0, **RUN)
     assert [found[name].epsilon for name in found] == [math.inf] * 4
     assert found.epsilon_by_agent()["neighbour"] == [math.inf] * 5
     plain = account("dsgd", noise_multiplier=0, clip_norm=None, **RUN)
@@ -265,20 +257,20 @@ def test_noise_that_does_not_keep_its_proportion_has_no_account(which):
     run = RUN | {"rounds": 5, "batch_size": 16.0}
     for numbers in ({"noise_multiplier": 4.0}, {"noise_multiplier": 5.0, "clip_norm": 2.0}):
         with pytest.raises(UnsupportedView, match=r"proportion|something else"):
-            account(init, OTHERWISE[which], **numbers, **run)
+            account(start, OTHERWISE[which], **numbers, **run)
     with pytest.raises(UnsupportedView, match=r"proportion|something else"):
-        account(init, OTHERWISE[which], epsilon=0.05, **run)
+        account(start, OTHERWISE[which], epsilon=0.05, **run)
 
 
 @pytest.mark.parametrize("which", ["squared", "capped", "offset", "batch size"])
 def test_a_run_at_multiplier_one_is_held_against_another(which):
     with pytest.raises(UnsupportedView, match="proportion"):
-        account(init, OTHERWISE[which], noise_multiplier=1, **RUN)
+        account(start, OTHERWISE[which], noise_multiplier=1, **RUN)
 
 
 @pytest.mark.parametrize("multiplier", [math.nan, -1.0])
 def test_no_epsilon_is_given_at_a_multiplier_that_is_none(multiplier):
-    joint = account(init, step, noise_multiplier=2, **RUN).joint_sensitivities["eavesdropper"]
+    joint = account(start, step, noise_multiplier=2, **RUN).joint_sensitivities["eavesdropper"]
     assert joint.noise_multiplier is None  # it holds at any noise
     with pytest.raises(InputError, match="must be at least 0"):
         run_epsilon(joint, statement=STATEMENT, noise_multiplier=multiplier)
@@ -288,12 +280,12 @@ def test_a_step_whose_noise_ignores_its_multiplier_is_refused_at_every_door():
     """Its noise is 0.2 in fact. A trace at 1, read at 2, would give 41.1; the truth is 200.4."""
     quiet = with_noise(lambda _, std: 0.2)
     with pytest.raises(UnsupportedView, match="proportion"):
-        account(init, quiet, noise_multiplier=2.0, **RUN)
+        account(start, quiet, noise_multiplier=2.0, **RUN)
 
     def joint(multiplier: float) -> JointSensitivity:
         bound = functools.partial(quiet, learning_rate=0.1, clip_norm=1.0, noise_std=multiplier)
         graph = build_graph("ring", 5)
-        traces = trace(init, bound, graph=graph, rounds=60, noise_multiplier=multiplier)
+        traces = trace(start, bound, graph=graph, rounds=60, noise_multiplier=multiplier)
         return dict(joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1))[
             "eavesdropper"
         ]
@@ -309,20 +301,20 @@ def test_a_step_whose_noise_ignores_its_multiplier_is_refused_at_every_door():
 def test_what_holds_at_the_noise_of_the_run_is_given():
     """A switch that the two traces do not reach changes nothing of what is run."""
     below = with_noise(lambda _, std: std if std < 50 else 1.0)
-    found = account(init, below, noise_multiplier=2.0, **RUN)
+    found = account(start, below, noise_multiplier=2.0, **RUN)
     assert found["eavesdropper"].epsilon == pytest.approx(truth(2.0), rel=1e-9)
 
 
 def test_a_step_that_clips_at_a_bound_of_its_own_is_refused_at_another_clip_norm():
-    assert account(init, _own_clip, noise_multiplier=2.0, **RUN)["eavesdropper"].epsilon > 0
+    assert account(start, _own_clip, noise_multiplier=2.0, **RUN)["eavesdropper"].epsilon > 0
     with pytest.raises(UnsupportedView, match="proportion"):
-        account(init, _own_clip, noise_multiplier=2.0, clip_norm=4.0, **RUN)
+        account(start, _own_clip, noise_multiplier=2.0, clip_norm=4.0, **RUN)
 
 
 def test_the_learning_rate_of_the_run_is_the_one_that_counts():
     """Noise times the learning rate hides less where the rate is small, and that is the figure."""
     for rate in (0.5, 1.0, 2.0):
-        found = account(init, _noise_as_the_rate, noise_multiplier=2, learning_rate=rate, **RUN)
+        found = account(start, _noise_as_the_rate, noise_multiplier=2, learning_rate=rate, **RUN)
         assert found["eavesdropper"].epsilon == pytest.approx(truth(2.0 * rate), rel=1e-9)
 
 
@@ -334,7 +326,7 @@ def test_a_step_that_sends_only_without_noise_is_refused_without():
         return State(round.mix(state.x - sums, kind="model"))
 
     with pytest.raises(UnsupportedView, match="without noise what it does not release with it"):
-        account(init, quiet, noise_multiplier=0, **RUN)
+        account(start, quiet, noise_multiplier=0, **RUN)
 
 
 # What is refused
@@ -355,7 +347,7 @@ def test_a_step_that_sends_only_without_noise_is_refused_without():
 )
 def test_a_multiplier_out_of_range_is_refused(multiplier, said):
     with pytest.raises((InputError, InputTypeError), match=said):
-        account(init, step, noise_multiplier=multiplier, **RUN)
+        account(start, step, noise_multiplier=multiplier, **RUN)
 
 
 @pytest.mark.parametrize("multiplier", [1e-5, 1e-3, 1e9, 1e20])
@@ -409,14 +401,14 @@ def test_multipliers_in_range_give_the_same_joint_sensitivity(multiplier):
 )
 def test_wrong_arguments_are_named_with_their_remedy(given, said):
     with pytest.raises((InputError, InputTypeError), match=said):
-        account(init, step, **(RUN | {"noise_multiplier": 2.0} | given))
+        account(start, step, **(RUN | {"noise_multiplier": 2.0} | given))
 
 
 def test_numbers_that_are_bound_to_the_step_already_are_refused():
     """Else a step bound at noise_std=2 would be asked about at another noise."""
     bound = functools.partial(step, noise_std=2.0, **NUMBERS)
     with pytest.raises(InputError, match="is bound to step already"):
-        account(init, bound, noise_multiplier=2.0, **RUN)
+        account(start, bound, noise_multiplier=2.0, **RUN)
 
 
 def test_hyper_parameters_of_an_own_step_are_taken_by_name():
@@ -428,10 +420,10 @@ def test_hyper_parameters_of_an_own_step_are_taken_by_name():
         return State(round.mix(damping * state.x - noisy, kind="model"))
 
     with pytest.raises(InputError, match=r"takes 'damping', which has no default; give damping"):
-        account(init, damped, noise_multiplier=2.0, **RUN)
+        account(start, damped, noise_multiplier=2.0, **RUN)
     with pytest.raises(InputError, match=r"dampng is unknown to the step; did you mean damping"):
-        account(init, damped, noise_multiplier=2.0, dampng=0.5, **RUN)
-    found = account(init, damped, noise_multiplier=2.0, damping=0.5, **RUN)
+        account(start, damped, noise_multiplier=2.0, dampng=0.5, **RUN)
+    found = account(start, damped, noise_multiplier=2.0, damping=0.5, **RUN)
     assert found["eavesdropper"].epsilon == pytest.approx(truth(2.0), rel=1e-9)
     assert found.bound.step.keywords["damping"] == 0.5
 
@@ -439,13 +431,13 @@ def test_hyper_parameters_of_an_own_step_are_taken_by_name():
         return state
 
     with pytest.raises(InputTypeError, match="taken by name, without"):
-        account(init, greedy, noise_multiplier=2.0, **RUN)
+        account(start, greedy, noise_multiplier=2.0, **RUN)
 
     def counting(state: State, round: Round, *, rounds: int) -> State:
         return state
 
     with pytest.raises(InputError, match="rename it"):
-        account(init, counting, noise_multiplier=2.0, **RUN)
+        account(start, counting, noise_multiplier=2.0, **RUN)
 
 
 @pytest.mark.parametrize(
@@ -453,8 +445,8 @@ def test_hyper_parameters_of_an_own_step_are_taken_by_name():
     [
         ("dp-dpsdg", "did you mean dp-dpsgd"),
         (5, "of type int must be an Algorithm"),
-        (init, "a start without a step"),
-        ((init, step), "of type tuple must be"),
+        (start, "a start without a step"),
+        ((start, step), "of type tuple must be"),
     ],
     ids=["misspelt", "number", "start", "pair"],
 )
@@ -464,9 +456,9 @@ def test_what_is_no_algorithm_is_refused(algorithm, said):
 
 
 def test_an_algorithm_is_given_as_itself_by_name_or_as_a_pair():
-    whole = Algorithm(name="noisy-gossip", init=init, step=step)
+    whole = Algorithm(name="noisy-gossip", init=start, step=step)
     one = account(whole, noise_multiplier=2.0, **RUN)
-    assert one["neighbour"] == account(init, step, noise_multiplier=2.0, **RUN)["neighbour"]
+    assert one["neighbour"] == account(start, step, noise_multiplier=2.0, **RUN)["neighbour"]
     assert isinstance(one, Account)
     with pytest.raises(InputTypeError, match="has a step of its own"):
         account(whole, step, noise_multiplier=2.0, **RUN)
@@ -477,13 +469,13 @@ def test_an_algorithm_is_given_as_itself_by_name_or_as_a_pair():
 
 
 def test_only_adversaries_that_were_asked_for_are_there():
-    found = account(init, step, noise_multiplier=2.0, adversaries=["neighbour:1"], **RUN)
+    found = account(start, step, noise_multiplier=2.0, adversaries=["neighbour:1"], **RUN)
     assert list(found) == ["neighbour:1"]
     with pytest.raises(InputError, match="'eavesdropper' is not accounted for"):
         found["eavesdropper"]
-    alone = account(init, step, noise_multiplier=2.0, **(RUN | {"graph": "ring:1"}))
+    alone = account(start, step, noise_multiplier=2.0, **(RUN | {"graph": "ring:1"}))
     assert list(alone) == ["eavesdropper", "final-models", "single-message"]
-    hidden = account(init, step, noise_multiplier=2.0, links="encrypted", **RUN)
+    hidden = account(start, step, noise_multiplier=2.0, links="encrypted", **RUN)
     assert "all-others" in hidden.guarantees
 
 

@@ -1,7 +1,6 @@
 """Cohorts of agents of a fixed size, shuffled, or in one order: what an agent and a record pay."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -13,19 +12,12 @@ from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.batches.sampling import Sampling, drawing_of_cohort
 from overhear.privacy.errors import InputError, UnsupportedView
 from overhear.privacy.participation import Draws, Reach
-from overhear.training import ALL, Agents, Round, UndeclaredOperation
+from overhear.training import ALL, UndeclaredOperation
+from tests.training.states import State, start
 
 RUN = {"rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5, "noise_multiplier": 1.0}
 HUNDRED = {"graph": "server:100", "cohort_rate": 0.01, "unit": "agent"}
 WATCH = {"adversaries": ["eavesdropper"]}
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round):
-    return State(round.initial())
 
 
 def step(state, round, *, rate, scheme, clip_norm, noise_std):
@@ -41,7 +33,7 @@ def step(state, round, *, rate, scheme, clip_norm, noise_std):
 
 def of(which, **asked):
     given = RUN | {"graph": "server:10"} | WATCH | asked
-    return account(init, which, **given)["eavesdropper"]
+    return account(start, which, **given)["eavesdropper"]
 
 
 @pytest.mark.parametrize(

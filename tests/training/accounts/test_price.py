@@ -1,7 +1,6 @@
 """What an account takes is told before it is begun, and what is too long is refused."""
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 
@@ -11,8 +10,8 @@ from overhear.training.accounts.account import WorkEstimate, account_of, price_o
 from overhear.training.accounts.accounted_run import AccountedRun
 from overhear.training.accounts.request import algorithm_of
 from overhear.training.algorithms.algorithm import Form
-from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round
+from tests.training.states import State, start
 
 
 def subject(
@@ -123,14 +122,6 @@ STATEMENT = account(
 ).said_of
 
 
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
-
-
 def step(state: State, round: Round, *, turns: int) -> State:
     x = state.x
     for _ in range(turns):
@@ -140,7 +131,7 @@ def step(state: State, round: Round, *, turns: int) -> State:
 
 @pytest.mark.parametrize(("agents", "most"), [(2, 10_000), (300, 1527), (3000, 500)])
 def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(agents, most):
-    known = algorithm_of(init, step, settings={"turns": 10**12})
+    known = algorithm_of(start, step, settings={"turns": 10**12})
     endless = AccountedRun(
         algorithm=known.algorithm,
         settings=known.settings,

@@ -6,7 +6,7 @@ None of this is a matter of chance: both tracers compute, and 1e-9 is far above 
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +17,12 @@ from overhear import account
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
-from overhear.training import ALGORITHMS, Agents, Round
+from overhear.training import ALGORITHMS, Round
 from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from overhear.training.step.operations import reply_order
 from overhear.training.step.values import Batch, Edges
 from overhear.training.tracing.traced_round import TracedRound
+from tests.training.states import State, start
 
 RUN: Mapping[str, Any] = {
     "graph": "ring:5",
@@ -137,14 +138,6 @@ def test_a_view_that_is_too_large_is_not_checked():
     assert "it would take more than" in one.because
 
 
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
-
-
 def crossed(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
     """Gradients on neighbours' models, which go back to them: three of one batch on a ring."""
     models = round.broadcast(state.x, kind="model")
@@ -188,7 +181,7 @@ FAULTS = [
 
 
 def test_an_honest_step_agrees():
-    check_agreement(checked(init, crossed, adversaries=["eavesdropper", "neighbour"]))
+    check_agreement(checked(start, crossed, adversaries=["eavesdropper", "neighbour"]))
 
 
 @pytest.mark.parametrize(("where", "name", "fault", "said"), FAULTS)
@@ -200,7 +193,7 @@ def test_a_fault_of_the_first_tracer_is_found(where, name, fault, said, monkeypa
         return fault(original, *given, **named)
 
     monkeypatch.setattr(where, name, planted)
-    found = checked(init, crossed, adversaries=["eavesdropper"])["eavesdropper"]
+    found = checked(start, crossed, adversaries=["eavesdropper"])["eavesdropper"]
     assert found.verdict is Verdict.CONTRADICTED
     assert found.second is not None
     assert found.first < 0.95 * found.second
@@ -371,11 +364,11 @@ def beside(row: Tensor, random: Tensor, counts: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("step", [accumulated, counted])
 def test_operations_that_are_seldom_used_agree(step):
-    found = checked(init, step, adversaries=["eavesdropper", "neighbour", "final-models"])
+    found = checked(start, step, adversaries=["eavesdropper", "neighbour", "final-models"])
     check_agreement(found)
 
 
 def test_noise_that_unlike_batches_share_is_not_confirmed():
-    found = checked(init, weighted, adversaries=["eavesdropper"])["eavesdropper"]
+    found = checked(start, weighted, adversaries=["eavesdropper"])["eavesdropper"]
     assert found.verdict is Verdict.NOT_CHECKED
     assert "share noise" in found.because

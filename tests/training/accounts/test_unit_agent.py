@@ -1,7 +1,6 @@
 """All data of one agent as the unit: bounds of whole vectors, every round, and secret cohorts."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -12,18 +11,11 @@ from overhear.privacy import Event, Status, composed_epsilon, group
 from overhear.privacy.accounting.gaussian import delta_from_mu
 from overhear.privacy.batches.sampling import Sampling
 from overhear.privacy.errors import InputError, UnsupportedView
-from overhear.training import ALL, Agents, Round, UndeclaredOperation
+from overhear.training import ALL, UndeclaredOperation
+from tests.training.states import State, start
 
 RUN = {"rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5}
 WATCH = {"adversaries": ["eavesdropper"]}
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round):
-    return State(round.initial())
 
 
 def mean_step(state, round, *, learning_rate, clip_norm, noise_std, batch_size):
@@ -46,7 +38,7 @@ def three_batches(state, round, *, learning_rate, clip_norm, noise_std, batch_si
 
 def of(step, *, graph="ring:10", adversary="eavesdropper", **asked):
     given = RUN | {"unit": "agent", "adversaries": [adversary]} | asked
-    return account(init, step, graph=graph, **given)
+    return account(start, step, graph=graph, **given)
 
 
 @pytest.mark.parametrize(("adjacency", "expected"), [("zero-out", 7.5113), ("replace-one", 17.857)])

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -32,6 +31,7 @@ from tests.training.contract import (
     started,
     traced,
 )
+from tests.training.states import State
 
 GRAPHS = [ring(5), star(5), full(4)]
 PRIVATE = [name for name, algorithm in ALGORITHMS.items() if algorithm.private]
@@ -255,16 +255,12 @@ class ClippedAtTwice(TensorRound):
         return super().clipped_sums(*points, clip_norm=2 * clip_norm, **how)
 
 
-class X(NamedTuple):
-    x: Agents
-
-
-def two_kinds(state: X, round: Round, *, clip_of_second: float | None) -> X:
+def two_kinds(state: State, round: Round, *, clip_of_second: float | None) -> State:
     """One batch, of which two kinds of message are sent with the same noise."""
     batch = round.draw()
     for kind, most in (("first", CLIP), ("second", clip_of_second)):
         sums = round.clipped_sums(state.x, batch=batch, clip_norm=most)
-        state = X(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=CLIP)), kind=kind))
+        state = State(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=CLIP)), kind=kind))
     return state
 
 
@@ -299,7 +295,7 @@ def test_a_contribution_of_twice_the_clip_norm_is_found(name, rounds_of):
 
 def test_a_clip_that_a_step_forgets_for_one_kind_is_infinite():
     def start(round):
-        return X(round.initial())
+        return State(round.initial())
 
     sound = functools.partial(two_kinds, clip_of_second=CLIP)
     check_cost(traced(start, sound, ring(5)), math.sqrt(2.0))
@@ -336,7 +332,7 @@ class SilentLink(TensorRound):
         return type(like)(rows)
 
 
-def noisy_replies(state: X, round: Round, *, silent: int | None) -> X:
+def noisy_replies(state: State, round: Round, *, silent: int | None) -> State:
     """Cross-gradients with noise on every edge but one."""
     sums = round.clipped_sums(
         round.broadcast(state.x, kind="model"), batch=round.draw(), clip_norm=CLIP
@@ -345,7 +341,7 @@ def noisy_replies(state: X, round: Round, *, silent: int | None) -> X:
     if silent is not None:
         heard[silent] = 0.0
     got = round.reply(sums + round.noise(sums, std=CLIP) * heard, kind="cross-gradient")
-    return X(state.x - 0.1 * round.sum_in(got))
+    return State(state.x - 0.1 * round.sum_in(got))
 
 
 @pytest.mark.parametrize(
@@ -368,7 +364,7 @@ def test_one_link_to_which_no_noise_is_added_is_found(name, rounds_of):
 
 def test_a_step_that_leaves_one_link_without_noise_is_infinite_and_the_link_is_named():
     def start(round):
-        return X(round.initial())
+        return State(round.initial())
 
     graph = ring(5)
     edges = list(zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True))

@@ -1,7 +1,5 @@
 """What a run does with the functions of its step: copies in, copies out, tensors alone."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 
@@ -12,12 +10,8 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Calls, KeptCalls, Recorded, ReplayedCalls
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.purity import PureFunction
-from overhear.training.step.values import Agents
 from tests.training.contract import setting
-
-
-class State(NamedTuple):
-    x: Agents
+from tests.training.states import State
 
 
 def start(round):

@@ -1,7 +1,5 @@
 """A round whose noise is lost beside a large public value is stopped before its noise leaves."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
 from torch import nn
@@ -15,19 +13,9 @@ from overhear.training.engine.tensor_round import NoiseBelowRounding, PublicValu
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.losses import NetworkLoss, loss_named
 from overhear.training.step.floor import Beside, Floor
-from overhear.training.step.handles import Agents
+from tests.training.states import State, start
 
 RATE, STD = 0.1, 2.0
-
-
-class State(NamedTuple):
-    """The model."""
-
-    x: Agents
-
-
-def init(round):
-    return State(round.initial())
 
 
 def late(state, round):
@@ -60,7 +48,7 @@ def engine(step, *, bias=250_000.0, dtype=torch.float32, taps=()):
         dtype=dtype,
         task=NetworkLoss(net, loss_named("absolute", classes=0, outputs=1), regression=True),
     )
-    return Engine(setting, Bound(init, step), taps=taps)
+    return Engine(setting, Bound(start, step), taps=taps)
 
 
 def test_a_large_weight_stops_the_round_before_anything_is_sent():

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import math
-from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -29,6 +28,7 @@ from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
+from tests.training.states import State, start
 
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
 STEPS = {
@@ -144,69 +144,61 @@ def test_final_models_of_step_then_mix_see_what_mixing_leaves(agents, mu_squared
     assert found.mu**2 == pytest.approx(mu_squared, abs=1e-9)
 
 
-class _X(NamedTuple):
-    x: Agents
-
-
-def _start(round: Round) -> _X:
-    return _X(round.initial())
-
-
-def _sums(state: _X, round: Round) -> Agents:
+def _sums(state: State, round: Round) -> Agents:
     return round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
 
 
-def _clean_local_model(state: _X, round: Round) -> _X:
+def _clean_local_model(state: State, round: Round) -> State:
     local = state.x - 0.1 * _sums(state, round)
     round.broadcast(local + round.noise(local, std=1.0), kind="noisy model")
-    return _X(local)
+    return State(local)
 
 
-def _seed_reused(state: _X, round: Round) -> _X:
+def _seed_reused(state: State, round: Round) -> State:
     sums = _sums(state, round)
     z = round.noise(sums, std=1.0)
     round.broadcast(2.0 * sums + z, kind="first")
-    return _X(round.mix(sums + z, kind="second"))
+    return State(round.mix(sums + z, kind="second"))
 
 
-def _known_to_one(state: _X, round: Round) -> _X:
+def _known_to_one(state: State, round: Round) -> State:
     sums = _sums(state, round)
     shared = round.noise(sums, std=1.0, known_to=[frozenset({1})] * round.agents)
     own = round.noise(sums, std=0.7)
-    return _X(round.mix(sums + shared + own, kind="masked"))
+    return State(round.mix(sums + shared + own, kind="masked"))
 
 
-def _sent_but_not_kept(state: _X, round: Round) -> _X:
+def _sent_but_not_kept(state: State, round: Round) -> State:
     """Messages that no end state shows, each of its own noise: only receivers know them."""
     sums = _sums(state, round)
     z = round.noise(sums, std=1.0)
     round.broadcast(sums + round.noise(sums, std=0.8), kind="aside")
     round.broadcast(z + 0.5 * round.noise(sums, std=1.0), kind="about the noise")
-    return _X(round.mix(sums + z, kind="model"))
+    return State(round.mix(sums + z, kind="model"))
 
 
-def _decor(state: _X, round: Round) -> _X:
+def _decor(state: State, round: Round) -> State:
     sums = _sums(state, round)
     weights = np.zeros((round.agents, round.agents))
     for i in range(round.agents):
         weights[i, [i, i - 1, (i + 1) % round.agents]] = 1.0
     mixing = decor_factor(weights, local_variance=1.0, pair_variance=2.0)
     noise = round.noise(sums, std=1.0, factor=torch.from_numpy(np.array(mixing)))
-    return _X(round.mix(sums + noise, kind="decor"))
+    return State(round.mix(sums + noise, kind="decor"))
 
 
-def _mixed_twice(state: _X, round: Round) -> _X:
+def _mixed_twice(state: State, round: Round) -> State:
     sums = _sums(state, round)
     once = round.mix(state.x + sums + round.noise(sums, std=1.0), kind="first")
-    return _X(round.mix(once, kind="second"))
+    return State(round.mix(once, kind="second"))
 
 
-def _two_steps(state: _X, round: Round) -> _X:
+def _two_steps(state: State, round: Round) -> State:
     x = state.x
     for _ in range(2):
         sums = round.clipped_sums(x, batch=round.draw(), clip_norm=1.0)
         x = x - 0.1 * (sums + round.noise(sums, std=1.0))
-    return _X(round.mix(x, kind="model"))
+    return State(round.mix(x, kind="model"))
 
 
 @pytest.mark.some_quick(5)
@@ -225,11 +217,11 @@ def _two_steps(state: _X, round: Round) -> _X:
 )
 @pytest.mark.parametrize("agents", [7, 9])
 def test_other_steps_give_the_figures_of_whole_views(step, agents):
-    agree(traced(_start, step, ring(agents)))
+    agree(traced(start, step, ring(agents)))
 
 
 def test_noise_that_one_agent_knows_protects_from_all_others():
-    views = LocalViews(traced(_start, _known_to_one, ring(8)))
+    views = LocalViews(traced(start, _known_to_one, ring(8)))
     of = {k: views.of_adversary(neighbour(k)).sensitivities(4)[0].mu for k in (1, 3)}
     assert of == {1: pytest.approx(1 / 0.7), 3: pytest.approx(1 / math.hypot(1.0, 0.7))}
     assert views.of_adversary(neighbour(1)).touched() == [0, 2, 3, 4, 5, 6, 7]
@@ -247,9 +239,9 @@ def test_two_batches_that_share_noise_are_counted_jointly(factor, expected):
     def step(state, round):
         first, second = _sums(state, round), _sums(state, round)
         noisy = first + factor * second + round.noise(first, std=1.0)
-        return _X(round.mix(noisy, kind="sum"))
+        return State(round.mix(noisy, kind="sum"))
 
-    one = traced(_start, step, ring(5))
+    one = traced(start, step, ring(5))
     for found in (
         LocalViews(one).of_adversary(EAVESDROPPER).sensitivities(0),
         one.sensitivities(EAVESDROPPER, 0),
@@ -286,9 +278,9 @@ def test_surroundings_that_differ_in_one_coefficient_are_not_taken_to_be_equal()
         sums = _sums(state, round)
         scale = torch.ones(round.agents, 1, dtype=torch.float64)
         scale[4] = 1.0 + 1e-7
-        return _X(round.mix(sums + round.noise(sums, std=1.0) * scale, kind="noisy"))
+        return State(round.mix(sums + round.noise(sums, std=1.0) * scale, kind="noisy"))
 
-    seen = LocalViews(traced(_start, step, ring(10))).of_adversary(EAVESDROPPER)
+    seen = LocalViews(traced(start, step, ring(10))).of_adversary(EAVESDROPPER)
     of = {v: seen.sensitivities(v)[0].mu for v in (3, 4)}
     assert (of[3], of[4]) == (pytest.approx(1, abs=1e-12), pytest.approx(1 - 1e-7, abs=1e-12))
 

@@ -17,16 +17,9 @@ from overhear.training.accounts.account import account
 from overhear.training.algorithms.decor import prepare
 from overhear.training.graphs.participation import number_of_sets, reduced, sets_missing
 from overhear.training.graphs.topologies import build_graph
+from tests.training.states import State, start
 
 RUN = {"rounds": 4, "sampling_rate": 0.1, "delta": 1e-5, "noise_multiplier": 2.0}
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def start(round: Round) -> State:
-    return State(round.initial())
 
 
 def shares(state, round, *, learning_rate, clip_norm, noise_std, batch_size):

@@ -1,14 +1,13 @@
 """What some rounds of a run in turns cost, and what a message of them says of a replaced record."""
 
-from typing import NamedTuple
-
 import pytest
 
 from overhear.privacy import epsilon, epsilon_from_mu
 from overhear.privacy.errors import UnsupportedView
-from overhear.training import Agents, Round, account
+from overhear.training import Round, account
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import run_epsilon
+from tests.training.states import State, start
 
 RUN = {
     "graph": "ring:3",
@@ -19,14 +18,6 @@ RUN = {
     "participation": {"cycle": 4},
     "adversaries": ["eavesdropper", "single-message"],
 }
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
 
 
 def mean_of_a_ball(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
@@ -65,7 +56,7 @@ def test_a_round_beyond_the_plan_is_not_accounted_as_the_plan(known):
 
 def test_a_replaced_record_and_the_other_one_are_in_messages_of_turns_of_their_own():
     numbers = {**RUN, "rounds": 2, "participation": {"cycle": 2}, "sampling_rate": 0.5}
-    found = account(init, mean_of_a_ball, adjacency="replace-one", **numbers)
+    found = account(start, mean_of_a_ball, adjacency="replace-one", **numbers)
     # Each is in one of two messages, for sure, and moves it from one end of the ball to the other.
     truth = epsilon_from_mu(2.0 * 2.0**0.5 / 2.0, 1e-5)
     assert found["single-message"].epsilon >= truth

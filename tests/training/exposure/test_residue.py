@@ -1,7 +1,6 @@
 """What cancels to rounding error: refused where an adversary sees it without enough noise."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,16 +10,8 @@ from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
-
-
-class _X(NamedTuple):
-    x: Agents
-
-
-def _start(round):
-    return _X(round.initial())
+from tests.training.states import State, start
 
 
 def _sent(value):
@@ -39,13 +30,13 @@ def _kept(value):
 
     def step(state, round):
         s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(value(round, state.x, s, round.noise(s, std=1.0)))
+        return State(value(round, state.x, s, round.noise(s, std=1.0)))
 
     return step
 
 
 def _largest(step, name="eavesdropper", graph=None):
-    of = trace(_start, step, graph=graph or ring(5), rounds=3, noise_multiplier=1.0)
+    of = trace(start, step, graph=graph or ring(5), rounds=3, noise_multiplier=1.0)
     ((_, found),) = joint_sensitivities(of, [name], sampling_rate=0.1)
     return found.largest
 
@@ -94,7 +85,7 @@ def test_one_message_alone_and_all_rounds_together_are_refused_likewise():
     step = _sent(UNHIDDEN["sum and noise"])
     with pytest.raises(UnsupportedView, match="rounding error"):
         _largest(step, "single-message")
-    of = trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
+    of = trace(start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
     with pytest.raises(UnsupportedView, match="rounding error"):
         whole_run_joint_sensitivities(
             of, ["eavesdropper"], participation="every", sampling_rate=0.1
@@ -169,7 +160,7 @@ def test_a_victim_without_any_noise_is_infinitely_exposed_and_nothing_is_refused
     def step(state, round):
         s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         round.broadcast(((s + state.x) - state.x) - s, kind="odd")
-        return _X(round.mix(s, kind="clean"))
+        return State(round.mix(s, kind="clean"))
 
     assert _largest(step) == math.inf
 

@@ -1,7 +1,6 @@
 """One person with records at several agents, for every adversary who holds none of them."""
 
 import math
-from typing import NamedTuple
 
 import pytest
 from dp_accounting.dp_event import MixtureOfGaussiansDpEvent
@@ -13,8 +12,8 @@ from overhear.privacy.guarantee import Statement
 from overhear.privacy.participation import Event, group, poisson
 from overhear.training import account
 from overhear.training.accounts.result import opinion_on
-from overhear.training.step.handles import Agents
 from overhear.training.step.round import Round
+from tests.training.states import State
 
 AT = {"rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5, "noise_multiplier": 2.0}
 
@@ -165,12 +164,6 @@ def test_the_usual_adversaries_hold_none_of_the_records():
 def test_what_cannot_be_stated_is_refused_with_its_reason(given, said):
     with pytest.raises((InputError, InputTypeError, UnsupportedView), match=said):
         account("dp-dpsgd", graph="ring:10", **(AT | given))
-
-
-class State(NamedTuple):
-    """The models."""
-
-    x: Agents
 
 
 def begin(round: Round) -> State:

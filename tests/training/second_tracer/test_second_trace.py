@@ -16,20 +16,13 @@ from overhear.training import Agents, Round, build_graph
 from overhear.training.graphs.graph import Graph
 from overhear.training.second_tracer.dense_round import NotAnswered
 from overhear.training.second_tracer.second_trace import SecondTrace, Whitened, largest_move
+from tests.training.states import State, start
 
 ROOM = Path(overhear.training.__file__).parent / "second_tracer"
 CHECKED = ("tracing", "exposure", "view", "recipients", "persons")
 
 
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round: Round) -> State:
-    return State(round.initial())
-
-
-def traced(step, graph="ring:5", *, rounds=1, begin=init, **more) -> SecondTrace:
+def traced(step, graph="ring:5", *, rounds=1, begin=start, **more) -> SecondTrace:
     graph = build_graph(*(graph.partition(":")[0], int(graph.partition(":")[2])))
     return SecondTrace(begin, step, graph=graph, rounds=rounds, sampling_rate=0.1, **more)
 

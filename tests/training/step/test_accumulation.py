@@ -1,7 +1,6 @@
 """Sums of several batches under one noise: a record moves them once for each that it is in."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,25 +17,23 @@ from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
 from tests.training.contract import check_rows, setting
+from tests.training.states import State, start
 
 RATE, PARTS, ROUNDS, MULTIPLIER, DELTA = 0.2, 4, 20, 2.0, 1e-5
 
 
-class X(NamedTuple):
-    x: Agents
-
-
-def start(round: Round) -> X:
-    return X(round.initial())
-
-
-def noised(total: Agents, state: X, round: Round, std: float) -> X:
-    return X(round.mix(state.x - 0.1 * (total + round.noise(total, std=std)), kind="model"))
+def noised(total: Agents, state: State, round: Round, std: float) -> State:
+    return State(round.mix(state.x - 0.1 * (total + round.noise(total, std=std)), kind="model"))
 
 
 def accumulated(
-    state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0, rate: float = RATE
-) -> X:
+    state: State,
+    round: Round,
+    *,
+    clip_norm: float = 1.0,
+    noise_std: float = 1.0,
+    rate: float = RATE,
+) -> State:
     """Four batches, each drawn at a quarter of the rate, and noise once."""
     total = 0
     for _ in range(PARTS):
@@ -45,22 +42,28 @@ def accumulated(
     return noised(total, state, round, noise_std)
 
 
-def a_noise_each(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def a_noise_each(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """The same with a share of the noise at each batch, which nobody sees alone."""
     x = state.x
     for _ in range(PARTS):
         batch = round.draw(RATE / PARTS)
         sums = round.clipped_sums(state.x, batch=batch, clip_norm=clip_norm)
         x = x - 0.1 * (sums + round.noise(sums, std=noise_std / math.sqrt(PARTS)))
-    return X(round.mix(x, kind="model"))
+    return State(round.mix(x, kind="model"))
 
 
-def whole_rates(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def whole_rates(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """A false twin: each batch at the whole rate is four times as many records."""
     return accumulated(state, round, clip_norm=clip_norm, noise_std=noise_std, rate=PARTS * RATE)
 
 
-def one_batch(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def one_batch(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """Another: the same batch four times, of which a record moves every part."""
     batch, total = round.draw(RATE / PARTS), 0
     for part in range(PARTS):
@@ -69,7 +72,9 @@ def one_batch(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: floa
     return noised(total, state, round, noise_std)
 
 
-def shown_beside(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def shown_beside(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """Another: one part is sent under noise of its own, which is then not that of the sum."""
     first = round.clipped_sums(state.x, batch=round.draw(RATE / PARTS), clip_norm=clip_norm)
     round.broadcast(first + round.noise(first, std=noise_std), kind="part")
@@ -77,7 +82,9 @@ def shown_beside(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: f
     return noised(first + second, state, round, noise_std)
 
 
-def clean_part(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def clean_part(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """Another: one part is sent as it is, which the noise of the sum does not hide."""
     first = round.clipped_sums(state.x, batch=round.draw(RATE / PARTS), clip_norm=clip_norm)
     round.broadcast(first, kind="part")
@@ -138,7 +145,7 @@ def test_false_twins_cost_what_they_do():
 
 
 def test_batches_that_are_not_poisson_have_no_bound_under_one_noise():
-    def fixed(state: X, round: Round) -> X:
+    def fixed(state: State, round: Round) -> State:
         total = 0
         for _ in range(2):
             total = total + round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
@@ -164,7 +171,7 @@ def test_a_run_is_audited():
 
 
 def test_local_steps_under_one_noise_are_told_of_their_operation():
-    def local(state: X, round: Round, *, clip_norm: float, noise_std: float) -> X:
+    def local(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
         y = state.x
         for _ in range(3):
             y = y - 0.1 * round.clipped_sums(y, batch=round.draw(), clip_norm=clip_norm)

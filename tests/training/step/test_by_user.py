@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,16 +26,8 @@ from overhear.training.gradients import whole_vectors
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.gradients.whole_vectors import ByUser
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.handles import Agents
 from tests.training.contract import CLIP, bound_to, setting
-
-
-class State(NamedTuple):
-    x: Agents
-
-
-def init(round):
-    return State(round.initial())
+from tests.training.states import State, start
 
 
 def step_of(draw="user", clip="user", *, after=lambda round, sums, batch: sums):
@@ -58,7 +50,7 @@ def stated(step, **how):
         "noise_multiplier": 2,
         "adversaries": ["eavesdropper"],
     }
-    chosen = Algorithm(name="ours", init=init, step=step) if callable(step) else step
+    chosen = Algorithm(name="ours", init=start, step=step) if callable(step) else step
     return account(chosen, **(usual | how))["eavesdropper"]
 
 
@@ -330,4 +322,4 @@ def test_batches_of_one_record_alone_can_be_planted():
 
 def test_the_tools_of_an_author_take_steps_by_user():
     for draw in ("user", "record"):
-        check_algorithm(Algorithm(name="ours", init=init, step=step_of(draw)))
+        check_algorithm(Algorithm(name="ours", init=start, step=step_of(draw)))

@@ -26,23 +26,16 @@ from overhear.training.step.operations import Of
 from overhear.training.step.purity import purified
 from overhear.training.tracing.linear_forms import Contributions
 from tests.training.contract import check_rows, setting, traced
+from tests.training.states import start
 
 MULTIPLIER, RATE, ROUNDS, DELTA = 2.0, 0.1, 20, 1e-5
 COUNT_STD = 4.0  # times the multiplier: of a count, which costs little beside the sum
 BATCH = 4.5
 
 
-class X(NamedTuple):
-    x: Agents
-
-
 class Adaptive(NamedTuple):
     x: Agents
     clip: Agents  # (A, 1) each agent's clip norm, which was released
-
-
-def start(round: Round) -> X:
-    return X(round.initial())
 
 
 def start_adaptive(round: Round) -> Adaptive:

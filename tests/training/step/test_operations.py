@@ -27,22 +27,15 @@ from overhear.training.tracing.linear_forms import Contributions, Messages, Nois
 from overhear.training.tracing.trace import trace
 from overhear.training.tracing.traced_round import TracedRound
 from tests.training.contract import bare_round, check_rows, joint, setting, traced
+from tests.training.states import State, start
 
 BETA, CLIP = 0.3, 0.2
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,2", "final-models")
 
 
-class X(NamedTuple):
-    x: Agents
-
-
 class Pair(NamedTuple):
     x: Agents
     before: Agents
-
-
-def start(round: Round) -> X:
-    return X(round.initial())
 
 
 def start_pair(round: Round) -> Pair:
@@ -128,13 +121,13 @@ def test_a_difference_of_points_is_one_contribution_whatever_its_coefficients(ad
 
 @pytest.mark.parametrize("clean", [0, 1])
 def test_every_point_counts_as_seen(clean):
-    def step(state: X, round: Round) -> X:
+    def step(state: State, round: Round) -> State:
         batch = round.draw()
         sums = round.clipped_sums(state.x, batch=batch, clip_norm=1.0)
         points = [state.x, state.x]
         points[clean] = state.x - 0.1 * sums  # never sent, never released
         second = round.clipped_sums(*points, batch=batch, coefs=(1.0, -0.5), clip_norm=1.0)
-        return X(round.mix(second + round.noise(second, std=1.0), kind="model"))
+        return State(round.mix(second + round.noise(second, std=1.0), kind="model"))
 
     assert joint(traced(start, step, ring(5)), "eavesdropper") == math.inf
 
@@ -157,8 +150,8 @@ def test_every_point_counts_as_seen(clean):
     ],
 )
 def test_points_and_coefficients_are_checked_in_a_trace_and_in_a_run(use, error, named):
-    def step(state: X, round: Round) -> X:
-        return X(use(round, state.x))
+    def step(state: State, round: Round) -> State:
+        return State(use(round, state.x))
 
     with pytest.raises(error, match=named):
         traced(start, step, ring(4))
@@ -175,30 +168,30 @@ def _written(how: dict) -> dict:
     return how
 
 
-def central(state: X, round: Round) -> X:
+def central(state: State, round: Round) -> State:
     """One server, trusted with the sum, adds the noise once."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=CLIP)
     total = round.agents * round.average(sums)
     noisy = total + round.noise(total, std=CLIP)
-    return X(state.x - 0.1 * round.download(noisy, kind="update"))
+    return State(state.x - 0.1 * round.download(noisy, kind="update"))
 
 
-def local(state: X, round: Round) -> X:
+def local(state: State, round: Round) -> State:
     """Every agent adds noise of its own before it uploads."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=CLIP)
     noisy = sums + round.noise(sums, std=CLIP)
-    return X(state.x - 0.1 * round.download(round.upload(noisy, kind="noisy"), kind="mean"))
+    return State(state.x - 0.1 * round.download(round.upload(noisy, kind="noisy"), kind="mean"))
 
 
-def trusting(state: X, round: Round) -> X:
+def trusting(state: State, round: Round) -> State:
     """Clean uploads; the server adds the noise."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=CLIP)
     total = round.agents * round.upload(sums, kind="clean")
     noisy = total + round.noise(total, std=CLIP)
-    return X(state.x - 0.1 * round.download(noisy, kind="update"))
+    return State(state.x - 0.1 * round.download(noisy, kind="update"))
 
 
-def at_the_mean(state: X, round: Round) -> X:
+def at_the_mean(state: State, round: Round) -> State:
     """What was downloaded is one row for all agents: as a point, on edges, and sent on."""
     mean = round.download(round.average(state.x), kind="mean")
     sums = round.clipped_sums(mean, batch=round.draw(), clip_norm=CLIP)
@@ -206,7 +199,7 @@ def at_the_mean(state: X, round: Round) -> X:
     server = round.average(sums + round.noise(sums, std=CLIP))
     server = server - round.noise(server, std=CLIP, factor=factor)
     update = round.sum_in(round.spread(round.download(server, kind="update")))
-    return X(round.mix(2.0 * mean, kind="twice") - 0.1 * update)
+    return State(round.mix(2.0 * mean, kind="twice") - 0.1 * update)
 
 
 @pytest.mark.parametrize("step", [central, local, trusting, at_the_mean])
@@ -279,7 +272,7 @@ def test_a_transcript_names_the_server():
     ],
 )
 def test_what_an_operation_does_not_take_is_refused_in_a_trace_and_in_a_run(use, named):
-    def step(state: X, round: Round) -> X:
+    def step(state: State, round: Round) -> State:
         use(round, state.x)
         return state
 
@@ -338,7 +331,7 @@ USES = {
 
 @pytest.mark.parametrize("name", USES)
 def test_what_the_table_says_of_readers_is_what_a_trace_shows(name):
-    def step(state: X, round: Round) -> X:
+    def step(state: State, round: Round) -> State:
         USES[name](round, round.noise(state.x, std=1.0))
         return state
 

@@ -1,42 +1,36 @@
 """Vectors that are clipped in parts, such as the layers of a network, each to its own bound."""
 
 import math
-from typing import NamedTuple
 
 import pytest
 import torch
 
 from overhear.attacks.checks.checks import engine_checks
 from overhear.privacy.errors import InputError
-from overhear.training import Agents, Round, account
+from overhear.training import Round, account
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.topologies import ring
 from tests.training.contract import check_rows, setting, traced
+from tests.training.states import State, start
 
 PARTS = (12, 3, 6, 2)  # weights and biases of the network of `setting`
 SHARES = (0.7, 0.1, 0.5, 0.5)  # of the clip norm: their squares add up to 1
 
 
-class X(NamedTuple):
-    x: Agents
-
-
-def start(round: Round) -> X:
-    return X(round.initial())
-
-
 def by_layer(
-    state: X, round: Round, *, clip_norm: float = 0.2, noise_std: float = 0.4, shares=SHARES
-) -> X:
+    state: State, round: Round, *, clip_norm: float = 0.2, noise_std: float = 0.4, shares=SHARES
+) -> State:
     bounds = tuple(share * clip_norm for share in shares)
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=bounds, parts=PARTS)
-    return X(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=noise_std)), kind="model"))
+    return State(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=noise_std)), kind="model"))
 
 
-def each_whole(state: X, round: Round, *, clip_norm: float = 0.2, noise_std: float = 0.4) -> X:
+def each_whole(
+    state: State, round: Round, *, clip_norm: float = 0.2, noise_std: float = 0.4
+) -> State:
     """A false twin: every part to the whole clip norm moves the vector by twice of it."""
     return by_layer(state, round, clip_norm=clip_norm, noise_std=noise_std, shares=(1.0,) * 4)
 
@@ -87,7 +81,7 @@ def test_each_part_of_each_record_is_within_its_bound():
     ],
 )
 def test_bad_parts_are_named(how, said):
-    def step(state: X, round: Round) -> X:
+    def step(state: State, round: Round) -> State:
         round.clipped_sums(state.x, batch=round.draw(), **how)
         return state
 
@@ -96,7 +90,7 @@ def test_bad_parts_are_named(how, said):
 
 
 def test_parts_of_another_length_are_told_when_the_run_begins():
-    def step(state: X, round: Round) -> X:
+    def step(state: State, round: Round) -> State:
         round.clipped_sums(state.x, batch=round.draw(), clip_norm=(1.0, 1.0), parts=(20, 4))
         return state
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from overhear.attacks.checks.checks import engine_checks
 from overhear.attacks.checks.sensitivity import value_check
 from overhear.attacks.checks.watched_run import watch
 from overhear.privacy.errors import InputError
-from overhear.training import Agents, Round, account
+from overhear.training import Round, account
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
@@ -20,16 +19,9 @@ from overhear.training.graphs.topologies import ring
 from overhear.training.step.operations import PublicNumbers
 from overhear.training.step.script import Script
 from tests.training.contract import bare_round, check_rows, setting
+from tests.training.states import State, start
 
 LEVELS = 128.0
-
-
-class X(NamedTuple):
-    x: Agents
-
-
-def start(round: Round) -> X:
-    return X(round.initial())
 
 
 def rounded(message, uniform):
@@ -37,36 +29,42 @@ def rounded(message, uniform):
     return torch.floor(message * LEVELS + uniform) / LEVELS
 
 
-def quantised(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def quantised(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     noisy = state.x - 0.1 * (sums + round.noise(sums, std=noise_std))
-    return X(round.mix(round.postprocess(rounded, noisy, round.public(7)), kind="model"))
+    return State(round.mix(round.postprocess(rounded, noisy, round.public(7)), kind="model"))
 
 
 def kept_by_mask(model, uniform):
     return torch.where(uniform < 0.8, model, torch.zeros_like(model))
 
 
-def dropped_out(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def dropped_out(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """Gradients at a model of which a public mask, the same for all, drops coordinates."""
     mask = round.public(11, same=True)
     point = round.postprocess(kept_by_mask, state.x, mask)
     sums = round.clipped_sums(point, batch=round.draw(), clip_norm=clip_norm)
-    return X(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=noise_std)), kind="model"))
+    return State(round.mix(state.x - 0.1 * (sums + round.noise(sums, std=noise_std)), kind="model"))
 
 
-def hidden_by_public(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0):
+def hidden_by_public(state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0):
     """A false twin: what everybody can draw again hides nothing."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     fake = noise_std * round.public(7, kind="normal")
-    return X(round.mix(state.x - 0.1 * (sums + fake), kind="model"))
+    return State(round.mix(state.x - 0.1 * (sums + fake), kind="model"))
 
 
-def quantised_clean(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def quantised_clean(
+    state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0
+) -> State:
     """Another one: rounding at random, of a clean sum, is no noise."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     sent = round.postprocess(rounded, sums, round.public(7))
-    return X(round.mix(state.x - 0.1 * (sent + round.noise(sent, std=noise_std)), kind="model"))
+    return State(round.mix(state.x - 0.1 * (sent + round.noise(sent, std=noise_std)), kind="model"))
 
 
 def cost(step) -> float:

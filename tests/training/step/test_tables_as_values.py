@@ -15,13 +15,10 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.values import NUMBERS
 from tests.training.contract import check_rows, setting
+from tests.training.states import State
 
 WIDTH = 23  # parameters of the network of `setting`
 TABLE = torch.linspace(-1.0, 1.0, 5 * WIDTH, dtype=torch.float64).reshape(5, WIDTH)
-
-
-class X(NamedTuple):
-    x: Agents
 
 
 class XC(NamedTuple):
@@ -29,23 +26,23 @@ class XC(NamedTuple):
     control: Agents
 
 
-def pretrained(round: Round) -> X:
-    return X(round.of_agents(TABLE))
+def pretrained(round: Round) -> State:
+    return State(round.of_agents(TABLE))
 
 
 def beside_initial(round: Round) -> XC:
     return XC(round.initial() - round.of_agents(TABLE), round.of_agents(0.0 * TABLE))
 
 
-def step(state: X, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> X:
+def step(state: State, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
     noisy = sums + round.noise(sums, std=noise_std)
     back = 0.1 * (round.of_agents(TABLE) - state.x)  # a table on the left of a value
-    return X(round.mix(state.x - 0.1 * noisy + back, kind="model"))
+    return State(round.mix(state.x - 0.1 * noisy + back, kind="model"))
 
 
 def controlled(state: XC, round: Round, *, clip_norm: float = 1.0, noise_std: float = 1.0) -> XC:
-    moved = step(X(state.x), round, clip_norm=clip_norm, noise_std=noise_std)
+    moved = step(State(state.x), round, clip_norm=clip_norm, noise_std=noise_std)
     public = round.mix(round.of_agents(TABLE), kind="public")  # sent as it is
     return XC(moved.x, state.control + public)
 
@@ -94,7 +91,7 @@ def test_a_start_is_in_the_precision_of_the_run():
     ],
 )
 def test_a_table_that_is_no_start_is_refused_before_anything_is_sent(table, error, said):
-    run = Engine(setting(ring(5)), Bound(lambda r: X(r.of_agents(table)), step))
+    run = Engine(setting(ring(5)), Bound(lambda r: State(r.of_agents(table)), step))
     with pytest.raises(error, match=said):
         run.start()
 
@@ -111,10 +108,10 @@ def test_one_number_a_row_is_a_block_of_its_own():
 
 
 def test_noise_that_a_large_table_swallows_is_refused():
-    def swallowed(state: X, round: Round, *, clip_norm: float, noise_std: float) -> X:
+    def swallowed(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
         far = sums + round.of_agents(1e9 * TABLE)  # its lowest digits, before the noise
-        return X(round.mix(far + round.noise(sums, std=noise_std), kind="model"))
+        return State(round.mix(far + round.noise(sums, std=noise_std), kind="model"))
 
     with pytest.raises(UndeclaredOperation, match=r"rounding it is lost"):
         cost(pretrained, swallowed)

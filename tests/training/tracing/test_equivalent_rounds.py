@@ -17,33 +17,26 @@ from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
+from tests.training.states import State, start
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,3", "final-models")
 SHRINK = (1.0, 0.5, 0.7, 0.1, 1.0)
 
 
-class _X(NamedTuple):
-    x: Agents
-
-
-def _start(round: Round) -> _X:
-    return _X(round.initial())
-
-
 def _step(*, noise=lambda k: 1.0, clip=lambda k: 1.0, rate=lambda k: 0.1, end=lambda k: 1.0):
     """Noisy gradients, mixed; the numbers of each round as given."""
 
-    def step(state: _X, round: Round) -> _X:
+    def step(state: State, round: Round) -> State:
         k = round.index - 1
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip(k))
         noisy = sums + round.noise(sums, std=noise(k))
-        return _X(end(k) * round.mix(state.x - rate(k) * noisy, kind="model"))
+        return State(end(k) * round.mix(state.x - rate(k) * noisy, kind="model"))
 
     return step
 
 
 def rounds_of(step, graph=None, rounds: int = 5) -> list[RoundTrace]:
-    traces = trace(_start, step, graph=graph or ring(5), rounds=rounds, noise_multiplier=1.0)
+    traces = trace(start, step, graph=graph or ring(5), rounds=rounds, noise_multiplier=1.0)
     return [one for one, count in traces.rounds for _ in range(count)]
 
 
@@ -93,45 +86,45 @@ def test_a_round_that_is_the_same_again_is_the_same_object():
     assert every[1] is not every[0]
 
 
-def _two_noises(state: _X, round: Round) -> _X:
+def _two_noises(state: State, round: Round) -> State:
     """Two releases of one batch; only the first one's noise shrinks."""
     k = round.index
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     first = sums + round.noise(sums, std=1.0 / k)
     round.broadcast(first, kind="first")
-    return _X(round.mix(sums + round.noise(sums, std=1.0), kind="second"))
+    return State(round.mix(sums + round.noise(sums, std=1.0), kind="second"))
 
 
-def _two_bounds(state: _X, round: Round) -> _X:
+def _two_bounds(state: State, round: Round) -> State:
     """Two clipped sums of one batch; only the first one's bound shrinks."""
     k, batch = round.index, round.draw()
     sums = [round.clipped_sums(state.x, batch=batch, clip_norm=bound) for bound in (1.0 / k, 1.0)]
     noisy = [s + round.noise(s, std=1.0) for s in sums]
-    return _X(round.mix(noisy[0] + noisy[1], kind="sum"))
+    return State(round.mix(noisy[0] + noisy[1], kind="sum"))
 
 
-def _two_coefficients(state: _X, round: Round) -> _X:
+def _two_coefficients(state: State, round: Round) -> State:
     """The end state mixes message and noise in another proportion every round."""
     k = round.index
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     mixed = round.mix(sums + round.noise(sums, std=1.0), kind="sum")
-    return _X(mixed - float(k) * sums - round.noise(sums, std=1.0))
+    return State(mixed - float(k) * sums - round.noise(sums, std=1.0))
 
 
-def _other_kind(state: _X, round: Round) -> _X:
+def _other_kind(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-    return _X(round.mix(sums + round.noise(sums, std=1.0), kind=f"model {round.index}"))
+    return State(round.mix(sums + round.noise(sums, std=1.0), kind=f"model {round.index}"))
 
 
-def _other_knowers(state: _X, round: Round) -> _X:
+def _other_knowers(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     knowers = [frozenset({round.index % 5})] * 5
-    return _X(round.mix(sums + round.noise(sums, std=1.0, known_to=knowers), kind="model"))
+    return State(round.mix(sums + round.noise(sums, std=1.0, known_to=knowers), kind="model"))
 
 
-def _other_rate(state: _X, round: Round) -> _X:
+def _other_rate(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(1.0 / round.index), clip_norm=1.0)
-    return _X(round.mix(sums + round.noise(sums, std=1.0), kind="model"))
+    return State(round.mix(sums + round.noise(sums, std=1.0), kind="model"))
 
 
 @pytest.mark.parametrize(
@@ -143,29 +136,29 @@ def test_rounds_that_differ_by_more_than_a_scale_stand_for_themselves(step):
     assert all(one.scale_of is None for one in every)
 
 
-def _known_message(state: _X, round: Round) -> _X:
+def _known_message(state: State, round: Round) -> State:
     """What is sent is known, and the end state adds to it gradients in another proportion."""
     k = round.index
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     mixed = round.mix(state.x, kind="model")
-    return _X(mixed - sums * float(k) - round.noise(sums, std=1.0))
+    return State(mixed - sums * float(k) - round.noise(sums, std=1.0))
 
 
-def _at_a_rate(state: _X, round: Round) -> _X:
+def _at_a_rate(state: State, round: Round) -> State:
     """A step whose message, and what follows from it, has another learning rate every round."""
     rate = 0.1 * SHRINK[round.index - 1]
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     direction = round.mix(sums + round.noise(sums, std=1.0), kind="direction")
     sent = round.mix(state.x - rate * direction, kind="model")
-    return _X(sent - rate**2 * direction)
+    return State(sent - rate**2 * direction)
 
 
-def _sent_and_kept(state: _X, round: Round) -> _X:
+def _sent_and_kept(state: State, round: Round) -> State:
     """What is sent has another learning rate every round, and so has what is added to it."""
     rate = 0.1 * SHRINK[round.index - 1]
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     noisy = sums + round.noise(sums, std=1.0)
-    return _X(round.mix(state.x - rate * noisy, kind="model") - rate * noisy)
+    return State(round.mix(state.x - rate * noisy, kind="model") - rate * noisy)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +183,7 @@ def test_what_is_sent_twice_in_two_proportions_is_no_scale():
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         one = round.mix(rate * (sums + round.noise(sums, std=1.0)), kind="one")
         two = round.mix(sums + round.noise(sums, std=1.0), kind="two")
-        return _X(round.mix(one + two, kind="both"))
+        return State(round.mix(one + two, kind="both"))
 
     first, second, *_ = rounds_of(step)
     assert second.scale_of is None
@@ -208,7 +201,7 @@ def test_noise_that_is_in_no_message_has_its_scale_from_the_end_state():
     def step(state, round):
         k = round.index
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.mix(state.x, kind="model") - sums - round.noise(sums, std=1.0 / k))
+        return State(round.mix(state.x, kind="model") - sums - round.noise(sums, std=1.0 / k))
 
     every = rounds_of(step)
     assert [one.scale_of[1] for one in every[1:]] == pytest.approx([2.0, 3.0, 4.0, 5.0], rel=1e-12)
@@ -248,16 +241,16 @@ def test_exposures_of_a_schedule_are_those_of_every_round_by_itself(graph):
         assert [(r.first, r.rounds) for r in found[name].releases] == [(k, 1) for k in range(1, 10)]
 
 
-def _plain(state: _X, round: Round) -> _X:
+def _plain(state: State, round: Round) -> State:
     """Another release on every graph: the sum over in-edges, times the agents heard."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-    return _X(round.mix(sums + round.noise(sums, std=1.0), kind="model"))
+    return State(round.mix(sums + round.noise(sums, std=1.0), kind="model"))
 
 
 def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
     graphs = (ring(5), full(5), ring(5))
     traces = trace(
-        _start,
+        start,
         _plain,
         graph=GraphSequence(name="turns", graphs=graphs),
         rounds=8,
@@ -267,7 +260,7 @@ def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
     assert [by_graph.index(one) for one in by_graph] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert all(count == 1 for _, count in traces.rounds)
     alone = [
-        trace(_start, _plain, graph=g, rounds=3, noise_multiplier=1.0).rounds[0][0] for g in graphs
+        trace(start, _plain, graph=g, rounds=3, noise_multiplier=1.0).rounds[0][0] for g in graphs
     ]
     who = parse_adversary("final-models", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one in by_graph[:3]]
@@ -278,7 +271,7 @@ def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_fewer_rounds_than_graphs_are_traced_as_many_times(rounds):
     traces = trace(
-        _start, _plain, graph=directed_exponential(9), rounds=rounds, noise_multiplier=1.0
+        start, _plain, graph=directed_exponential(9), rounds=rounds, noise_multiplier=1.0
     )
     assert [count for _, count in traces.rounds] == [1] * rounds
 
@@ -313,10 +306,10 @@ def test_a_step_that_changes_in_secret_is_refused_on_a_sequence_too(rounds, why)
     def step(state, round):
         calls.append(1)
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.mix(sums + round.noise(sums, std=1.0 / len(calls)), kind="model"))
+        return State(round.mix(sums + round.noise(sums, std=1.0 / len(calls)), kind="model"))
 
     with pytest.raises(UnsupportedView, match=why):
-        trace(_start, step, graph=directed_exponential(5), rounds=rounds, noise_multiplier=1.0)
+        trace(start, step, graph=directed_exponential(5), rounds=rounds, noise_multiplier=1.0)
 
 
 def test_a_number_read_on_one_graph_alone_has_every_round_traced():
@@ -324,11 +317,11 @@ def test_a_number_read_on_one_graph_alone_has_every_round_traced():
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         crowded = len(round.weights.public()) == 25
         std = float(round.index) if crowded else 1.0
-        return _X(round.mix(sums + round.noise(sums, std=std), kind="model"))
+        return State(round.mix(sums + round.noise(sums, std=std), kind="model"))
 
     graph = GraphSequence(name="turns", graphs=(ring(5), full(5)))
     every = [
-        one for one, _ in trace(_start, step, graph=graph, rounds=6, noise_multiplier=1.0).rounds
+        one for one, _ in trace(start, step, graph=graph, rounds=6, noise_multiplier=1.0).rounds
     ]
     who = parse_adversary("eavesdropper", 5)
     mus = [one.sensitivities(who, 0)[0].mu for one in every]

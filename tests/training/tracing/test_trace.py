@@ -21,6 +21,7 @@ from overhear.training.tracing.linear_forms import NoiseSources
 from overhear.training.tracing.round_trace import RoundTrace
 from overhear.training.tracing.trace import trace
 from tests.training.contract import bound_to, check_rows, joint, traced
+from tests.training.states import State, start
 
 ADVERSARIES = ("eavesdropper", "neighbour:1", "coalition:1,9", "final-models")
 NUMBERS = {"learning_rate": 0.01, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 7.0}
@@ -93,38 +94,30 @@ def test_the_worst_victim_of_a_star_under_the_published_form_is_a_leaf():
     assert (round(hub, 2), round(leaf, 2)) == (4.53, 8.25)
 
 
-class _X(NamedTuple):
-    x: Agents
-
-
-def _start(round: Round) -> _X:
-    return _X(round.initial())
-
-
-def _clean_local_model(state: _X, round: Round) -> _X:
+def _clean_local_model(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     local = state.x - 0.1 * sums
     round.broadcast(local + round.noise(local, std=1.0), kind="noisy model")
-    return _X(local)
+    return State(local)
 
 
 def test_noise_on_messages_with_a_clean_local_model_is_infinite():
-    one = traced(_start, _clean_local_model, ring(5))
+    one = traced(start, _clean_local_model, ring(5))
     who = parse_adversary("eavesdropper", 5)
     (found,) = one.sensitivities(who, 0)
     assert found.mu == math.inf
     assert "state x" in found.because
 
 
-def _seed_reused(state: _X, round: Round) -> _X:
+def _seed_reused(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     z = round.noise(sums, std=1.0)
     round.broadcast(2.0 * sums + z, kind="first")
-    return _X(round.mix(sums + z, kind="second"))
+    return State(round.mix(sums + z, kind="second"))
 
 
 def test_one_noise_in_two_different_messages_cancels_and_both_are_named():
-    (found,) = traced(_start, _seed_reused, ring(5)).sensitivities(
+    (found,) = traced(start, _seed_reused, ring(5)).sensitivities(
         parse_adversary("eavesdropper", 5), 0
     )
     assert found.mu == math.inf
@@ -135,9 +128,9 @@ def test_one_noise_in_two_different_messages_cancels_and_both_are_named():
 def test_a_message_scaled_down_costs_the_same():
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(1e-8 * round.mix(sums + round.noise(sums, std=1.0), kind="tiny"))
+        return State(1e-8 * round.mix(sums + round.noise(sums, std=1.0), kind="tiny"))
 
-    assert joint(traced(_start, step, ring(5)), "eavesdropper") == pytest.approx(1.0, abs=1e-9)
+    assert joint(traced(start, step, ring(5)), "eavesdropper") == pytest.approx(1.0, abs=1e-9)
 
 
 def test_two_batches_of_one_sum_are_one_that_a_record_may_be_in_twice():
@@ -145,9 +138,9 @@ def test_two_batches_of_one_sum_are_one_that_a_record_may_be_in_twice():
         first = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         second = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         noisy = first + second + round.noise(first, std=1.0)
-        return _X(round.mix(noisy, kind="sum"))
+        return State(round.mix(noisy, kind="sum"))
 
-    one = traced(_start, step, ring(5))
+    one = traced(start, step, ring(5))
     found = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert [(s.mu, s.summed) for s in found] == [(1.0, 2), (0.0, 1)]
 
@@ -156,9 +149,9 @@ def test_noise_that_an_agent_made_does_not_protect_from_it():
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
         shared = round.noise(sums, std=1.0, known_to=[frozenset({1})] * round.agents)
-        return _X(round.mix(sums + shared, kind="masked"))
+        return State(round.mix(sums + shared, kind="masked"))
 
-    one = traced(_start, step, ring(5))
+    one = traced(start, step, ring(5))
     assert joint(one, "eavesdropper") == pytest.approx(1.0, abs=1e-9)
     assert joint(one, "neighbour:1") == math.inf
 
@@ -189,41 +182,41 @@ def test_a_victim_inside_the_coalition_is_refused():
 def test_an_undeclared_operation_is_refused_and_named(misuse, named):
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(misuse(sums, round))
+        return State(misuse(sums, round))
 
     with pytest.raises(UndeclaredOperation, match=named):
-        traced(_start, step, ring(5))
+        traced(start, step, ring(5))
 
 
-def _two_hidden_local_steps(state: _X, round: Round) -> _X:
+def _two_hidden_local_steps(state: State, round: Round) -> State:
     """Two noisy local steps, each on a batch of its own; only their end is sent."""
     x = state.x
     for _ in range(2):
         sums = round.clipped_sums(x, batch=round.draw(), clip_norm=1.0)
         x = x - 0.1 * (sums + round.noise(sums, std=1.0))
-    return _X(round.mix(x, kind="model"))
+    return State(round.mix(x, kind="model"))
 
 
 def test_the_points_of_hidden_local_steps_count_as_seen():
-    one = traced(_start, _two_hidden_local_steps, ring(5))
+    one = traced(start, _two_hidden_local_steps, ring(5))
     found = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert [s.mu for s in found] == pytest.approx([1.0, 1.0])  # the messages alone would say .7071
 
 
 def test_a_batch_does_not_show_its_records():
     def step(state, round):
-        return _X(state.x * float(len(round.draw().records)))
+        return State(state.x * float(len(round.draw().records)))
 
     with pytest.raises(AttributeError, match="records"):
-        traced(_start, step, ring(5))
+        traced(start, step, ring(5))
 
 
 def test_the_width_of_a_value_is_not_known_in_a_trace():
     def step(state, round):
-        return _X(state.x * (1.0 / state.x.shape[1]))
+        return State(state.x * (1.0 / state.x.shape[1]))
 
     with pytest.raises(UndeclaredOperation, match=r"round\.noise\(like, std"):
-        traced(_start, step, ring(5))
+        traced(start, step, ring(5))
 
 
 @pytest.mark.parametrize("carry", ["closure", "default", "partial", "list", "method"])
@@ -252,10 +245,10 @@ def test_a_function_that_brings_a_secret_along_is_refused(carry):
             "list": from_list,
             "method": sums.__add__,
         }[carry]
-        return _X(round.postprocess(given, state.x))
+        return State(round.postprocess(given, state.x))
 
     with pytest.raises(UndeclaredOperation, match="give it as an argument"):
-        traced(_start, step, ring(5))
+        traced(start, step, ring(5))
 
 
 def test_a_stale_value_is_refused_in_a_list():
@@ -264,11 +257,13 @@ def test_a_stale_value_is_refused_in_a_list():
     def init(round):
         x = round.initial()
         kept.append(round.clipped_sums(x, batch=round.draw(), clip_norm=1.0))
-        return _X(x)
+        return State(x)
 
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.bounded(_identity, sums, private=kept[:1], lipschitz=1.0, blame="a test"))
+        return State(
+            round.bounded(_identity, sums, private=kept[:1], lipschitz=1.0, blame="a test")
+        )
 
     with pytest.raises(UndeclaredOperation, match="another round"):
         trace(init, step, graph=ring(5), rounds=2, noise_multiplier=1.0)
@@ -281,16 +276,16 @@ def _identity(first, *_):
 def test_coefficients_that_cancel_up_to_rounding_are_refused():
     def step(state, round):
         s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(state.x + 1e9 * ((s * 0.1 + s * 0.2) - s * 0.3))
+        return State(state.x + 1e9 * ((s * 0.1 + s * 0.2) - s * 0.3))
 
     with pytest.raises(UndeclaredOperation, match="cancel up to rounding"):
-        traced(_start, step, ring(5))
+        traced(start, step, ring(5))
 
 
 def _noisy_mix(factor=None):
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.mix(sums + round.noise(sums, std=1.0, factor=factor), kind="noisy"))
+        return State(round.mix(sums + round.noise(sums, std=1.0, factor=factor), kind="noisy"))
 
     return step
 
@@ -300,19 +295,19 @@ def test_an_agent_knows_the_noise_that_it_makes():
     swapped = torch.eye(5)[[1, 0, 2, 3, 4]]
     pair = torch.eye(5) + swapped  # agents 0 and 1 share both of their sources
     pair[1, 1] = 2.0
-    one = traced(_start, _noisy_mix(pair.double()), ring(5))
+    one = traced(start, _noisy_mix(pair.double()), ring(5))
     assert joint(one, "neighbour:1") == math.inf
     assert joint(one, "neighbour:4") < math.inf
-    plain = traced(_start, _noisy_mix(), ring(5))
+    plain = traced(start, _noisy_mix(), ring(5))
     (group,) = [g for g in plain.groups if isinstance(g, NoiseSources)]
     assert list(group.known_to) == [frozenset({i}) for i in range(5)]
 
 
 def test_an_agent_sees_what_it_sends_and_what_is_sent_to_it():
-    one = traced(_start, _noisy_mix(), ring(5))
+    one = traced(start, _noisy_mix(), ring(5))
     (sent,) = one.messages
     assert sent.seen_by(frozenset({1})).tolist() == [True, True, True, False, False]
-    alone = traced(_start, _noisy_mix(), ring(1))
+    alone = traced(start, _noisy_mix(), ring(1))
     assert not alone.messages[0].seen_by(frozenset({0})).any()
 
 
@@ -323,9 +318,9 @@ def test_the_released_inputs_of_bounded_count_as_seen():
         got = round.reply(sums + round.noise(sums, std=1.0), kind="reply")
         own = round.own(sums)
         pull = round.bounded(_identity, own, released=(got,), lipschitz=0.0, blame="a test")
-        return _X(state.x + pull)
+        return State(state.x + pull)
 
-    one = traced(_start, step, ring(5))
+    one = traced(start, step, ring(5))
     # Nothing but the closure over `released` shows a far agent's replies to the final models.
     assert joint(one, "final-models") == pytest.approx(math.sqrt(2))
 
@@ -354,9 +349,9 @@ def test_a_public_counter_that_changes_the_noise_is_traced_in_every_round():
 def test_a_step_that_reads_its_round_is_traced_in_every_round():
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.mix(sums + round.noise(sums, std=1.0 / round.index), kind="fading"))
+        return State(round.mix(sums + round.noise(sums, std=1.0 / round.index), kind="fading"))
 
-    found = trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
+    found = trace(start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
     who = parse_adversary("eavesdropper", 5)
     assert [one.sensitivities(who, 0)[0].mu for one, _ in found.rounds] == pytest.approx([1, 2, 3])
 
@@ -367,10 +362,10 @@ def test_a_step_with_a_hidden_counter_is_refused():
     def step(state, round):
         calls.append(1)
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
-        return _X(round.mix(sums + round.noise(sums, std=0.5 ** len(calls)), kind="fading"))
+        return State(round.mix(sums + round.noise(sums, std=0.5 ** len(calls)), kind="fading"))
 
     with pytest.raises(UnsupportedView, match="without reading"):
-        trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
+        trace(start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 class _Held(NamedTuple):
@@ -383,11 +378,11 @@ def test_a_batch_kept_for_later_rounds_is_refused():
 
     def init(round):
         kept.append(round.draw())
-        return _X(round.initial())
+        return State(round.initial())
 
     def step(state, round):
         sums = round.clipped_sums(state.x, batch=kept[0], clip_norm=1.0)
-        return _X(sums + round.noise(sums, std=1.0))
+        return State(sums + round.noise(sums, std=1.0))
 
     with pytest.raises(UndeclaredOperation, match="another round"):
         trace(init, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
@@ -416,10 +411,10 @@ def test_a_value_smuggled_past_the_state_is_refused():
         if kept:
             noisy = noisy + kept[0]
         kept.append(sums)
-        return _X(round.mix(noisy, kind="sum"))
+        return State(round.mix(noisy, kind="sum"))
 
     with pytest.raises(UndeclaredOperation, match="another round"):
-        trace(_start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
+        trace(start, step, graph=ring(5), rounds=3, noise_multiplier=1.0)
 
 
 IRREGULAR = Graph(

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -36,19 +35,15 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import MeanOf, Recorded
 from overhear.training.gradients import whole_vectors as changes
 from overhear.training.graphs.topologies import ring
-from overhear.training.step.handles import Agents
 from overhear.training.step.values import ALL, Cohort, LocalSteps
 from overhear.training.tracing.trace import at_unit, trace
 from tests.attacks.planted.noise import noise_halved
 from tests.training import contract
+from tests.training.states import State
 
 GRAPH = ring(5)
 DELTA = 1e-5
 MU = contract.CLIP / contract.NOISE  # of one round in which an agent takes part for sure
-
-
-class State(NamedTuple):
-    x: Agents
 
 
 def start(round):

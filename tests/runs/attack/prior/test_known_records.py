@@ -9,7 +9,6 @@ from overhear.commands import cli
 from overhear.reports.document.collect import report_run
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.planted import plant
-from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import data_of
 from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
@@ -22,14 +21,6 @@ RUN = run_text(
     intercept={"rounds": [1]},
     attack={"presets": ["posterior"], "images": 2},
 )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("known")
-    (folder / "file.toml").write_text(RUN)
-    train_run(load_run_file(folder / "file.toml"), folder / "out")
-    return folder / "out"
 
 
 @pytest.fixture(scope="module")

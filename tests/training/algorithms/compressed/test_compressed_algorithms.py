@@ -2,7 +2,6 @@
 
 import functools
 import math
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from overhear.training.engine.recording import Recorded
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.step.round import Round
-from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
 from tests.training.contract import (
     NOISE,
@@ -32,6 +30,7 @@ from tests.training.contract import (
     started,
     traced,
 )
+from tests.training.states import State, start
 
 ETA, B = 0.3, 4.5
 GAMMA = 0.3
@@ -187,31 +186,23 @@ def test_a_round_costs_one_release_and_is_traced_once(name, compressor, adversar
         check_cost(one, 1.0, adversary=adversary)
 
 
-def _start(round: Round) -> "X":
-    return X(round.initial())
-
-
-class X(NamedTuple):
-    x: Agents
-
-
-def between_clip_and_noise(state: X, round: Round) -> X:
+def between_clip_and_noise(state: State, round: Round) -> State:
     """What is refused: the sum of clipped gradients is compressed, then noised."""
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     sparse = round.postprocess(functools.partial(top_k, kept=0.3), sums)
-    return X(round.mix(state.x - sparse - round.noise(sparse, std=1.0), kind="model"))
+    return State(round.mix(state.x - sparse - round.noise(sparse, std=1.0), kind="model"))
 
 
-def after_the_noise(state: X, round: Round) -> X:
+def after_the_noise(state: State, round: Round) -> State:
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
     noisy = sums + round.noise(sums, std=1.0)
     sparse = round.postprocess(functools.partial(top_k, kept=0.3), noisy)
-    return X(round.mix(state.x - sparse, kind="model"))
+    return State(round.mix(state.x - sparse, kind="model"))
 
 
 def test_compression_between_clip_and_noise_has_no_protection():
-    check_cost(traced(_start, after_the_noise, ring(5)), 1.0)
-    one = traced(_start, between_clip_and_noise, ring(5))
+    check_cost(traced(start, after_the_noise, ring(5)), 1.0)
+    one = traced(start, between_clip_and_noise, ring(5))
     (found,) = one.sensitivities(parse_adversary("eavesdropper", 5), 0)
     assert found.mu == math.inf
     assert "input of postprocess" in found.because
