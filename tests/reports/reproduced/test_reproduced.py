@@ -15,7 +15,6 @@ from scipy import stats
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import attacked, work_estimates
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproduced.cells import Cells, cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
     SCALES,
@@ -27,10 +26,10 @@ from overhear.reports.reproduced.paper_result import (
     Paper,
     Scale,
     Trend,
+    cells_of,
 )
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
-from overhear.reports.reproduced.request import ReproduceRequest
 from overhear.reports.reproduced.verdicts import (
     Seeds,
     check_data,
@@ -47,6 +46,8 @@ from overhear.reports.reproduced.work_estimates import (
     stored_price,
     sweep_of,
 )
+from overhear.reports.requests import ReproduceRequest
+from overhear.reports.sweep.cells import Cells
 from overhear.reports.sweep.statistics import Mean, mean_of
 from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
@@ -278,8 +279,8 @@ def test_a_cell_is_named_by_short_keys_and_by_values_as_they_are_shown_or_are(te
         ("algorithm=muffliat", None, "and not 'muffliat'; did you mean muffliato?"),
         ("ring", None, "must read key=value,key=value"),
         ("graph=ring,graph.name=full", None, "gives graph.name twice"),
-        ("data=digits", None, "data.name=digits at another scale than smoke"),
-        ("agents=20", None, "data.agents=20 at another scale than smoke"),
+        ("data=digits", None, "no data.name=digits at scale smoke"),
+        ("agents=20", None, "no data.agents=20 at scale smoke; choose another scale, or"),
         ("concentration=0.5", 3, "seeds=3 must lie in [1, 2]"),
     ],
 )  # fmt: skip

@@ -6,9 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from overhear.attacks.scoring.metrics import bootstrap_interval
+from overhear.privacy.errors import InputError
+from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep import attacked
+from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.sweep.results import PointResult, read_results, write_result
 from overhear.runs.sweep.sweep_file import checked, file_text, points_of
@@ -127,3 +131,57 @@ def test_a_sweep_without_an_attack_has_no_such_column(sweep):
     table = sweep_table(out)
     assert not any("attack" in head for head in lines_of(table)[0])
     assert "images" not in table.caption
+
+
+def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
+    out, found = sweep
+    levels = {}
+
+    def paint(point, *what):
+        """A picture of a level of its own."""
+        path = out / "points" / point / f"{'-'.join(what)}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        level = levels.setdefault((point, *what), len(levels))
+        Image.new("L", (2, 2), level).save(path)
+        return path.name
+
+    kinds, scenarios = ("no defence", "defended"), ("cross-gradient", "momentum")
+    for point, held in found.items():
+        held.scenarios = [
+            SimpleNamespace(
+                attack="",
+                scenario=of,
+                round=number,
+                victim=0,
+                preset="dlg",
+                originals=[paint(point, "truth")],
+                rows=[
+                    SimpleNamespace(name=name, psnr=[levels[point, *what]], images=[path])
+                    for name in ("blind guess", "no defence", "clipping only", "defended")
+                    for what in [(name, str(number), *[of] * (name != "blind guess"))]
+                    for path in [paint(point, *what)]
+                ],
+            )
+            for number in (9, 4)
+            for of in scenarios
+        ]
+    [axes] = figure_of(out, PlotRequest(gallery=True, cell="seed=2")).axes
+    point = next(name for name in found if "zeta_seed-2" in name)
+    places = [(kind, number, of) for kind in kinds for of in scenarios for number in "49"]
+    places = [("truth",)] * 2 + places + [("blind guess", number) for number in "49"]
+    wanted = [levels[point, *place] for place in places]
+    assert [int(image.get_array()[0, 0, 0]) for image in axes.images] == wanted
+    texts = [one.get_text().replace("\n", " ") for one in axes.texts]
+    assert texts[:3] == ["seed 2", "round 4", "round 9"]
+    assert [text for text in texts if "dB" in text] == [f"{level:.1f} dB" for level in wanted[2:]]
+    names = [f"{kind}, {of}" for kind in kinds for of in scenarios]
+    assert [text for text in texts[3:] if text and text[-1] != "B"] == [
+        "truth",
+        *names,
+        "blind guess",
+    ]
+    for held in found.values():
+        held.scenarios = [scenario([0.5])]
+        held.scenarios[0].originals = []
+    with pytest.raises(InputError, match="rows of a table and no pictures"):
+        figure_of(out, PlotRequest(gallery=True))
