@@ -54,39 +54,26 @@ __all__ = [
     "trace_of",
 ]
 
-# Each public name, and the module that it is taken from.
+# Each public name, and the module that it is taken from; here by module.
 _STANDS_IN = {
-    "PRESETS": "problem.objective",
-    "Estimate": "interception.estimate",
-    "Observation": "problem.observation",
-    "Preset": "problem.objective",
-    "Protection": "interception.replay",
-    "Reconstruction": "inversion.inversion",
-    "Replay": "interception.replay",
-    "Row": "scoring.evaluation",
-    "Scenario": "interception.names",
-    "Scores": "scoring.metrics",
-    "TokenReconstruction": "tokens.certificate",
-    "ReplayedRun": "interception.replay",
-    "attack_images": "scoring.evaluation",
-    "best_weights": "interception.best_linear_estimate",
-    "blind_guess": "scoring.metrics",
-    "conclusion": "scoring.conclusion",
-    "estimate": "interception.estimate",
-    "intercept": "interception.scenarios",
-    "intercept_momentum": "interception.scenarios",
-    "join": "interception.scenarios",
-    "match": "scoring.metrics",
-    "mse": "scoring.metrics",
-    "observe": "problem.observation",
-    "psnr": "scoring.metrics",
-    "reconstruct": "inversion.inversion",
-    "reconstruct_tokens": "tokens.reconstruct",
-    "recover_labels": "problem.labels",
-    "replay": "interception.replay",
-    "scenarios_of": "interception.names",
-    "ssim": "scoring.metrics",
-    "trace_of": "interception.replay",
+    name: module
+    for module, names in {
+        "interception.best_linear_estimate": "best_weights",
+        "interception.estimate": "Estimate estimate",
+        "interception.names": "Scenario scenarios_of",
+        "interception.replay": "Protection Replay ReplayedRun replay trace_of",
+        "interception.scenarios": "intercept intercept_momentum join",
+        "inversion.inversion": "Reconstruction reconstruct",
+        "problem.labels": "recover_labels",
+        "problem.objective": "PRESETS Preset",
+        "problem.observation": "Observation observe",
+        "scoring.conclusion": "conclusion",
+        "scoring.evaluation": "Row attack_images",
+        "scoring.metrics": "Scores blind_guess match mse psnr ssim",
+        "tokens.certificate": "TokenReconstruction",
+        "tokens.reconstruct": "reconstruct_tokens",
+    }.items()
+    for name in names.split()
 }
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error

@@ -505,7 +505,7 @@ def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
         (name, [(folder / one, "") if (folder / one).is_file() else None for one in files])
         for name, files in shown
     ]
-    return drawn_pictures([[Pictures(rows=found)]])
+    return drawn_pictures([[Pictures(found)]])
 
 
 def attack_of_folder(

@@ -11,11 +11,10 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -42,6 +41,9 @@ _ROUND, _EPSILON = "round", "epsilon"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKS, _DASHES = ("o", "s", "^", "D", "v", "P", "X"), ("-", "--", "-.", ":")
 _MOST_LINES, _MOST_PANELS, _MOST_PICTURES = 28, 36, 12
+_ACROSS = 4  # panels of one key, before they wrap
+_BLIND = "blind guess"
+_OF_PICTURES = f"PSNR of pixels in [0, 1]; the {_BLIND} takes no message"
 _COLUMN, _PAGE = 3.5, 7.16  # inches of a column and of a page of a paper
 _WIDE, _HIGH = 1.8, 1.9  # inches of a panel, at least
 _TILE, _GAP, _LINE, _LABEL = 0.62, 0.06, 0.15, 1.1  # inches in a gallery
@@ -65,8 +67,7 @@ def plot_sweep(folder: Path, out: Path, asked: PlotRequest) -> None:
         figure.savefig(out, metadata=metadata, dpi=300)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Panels:
+class _Panels(NamedTuple):
     """Titles of panels with their runs, row by row; the values of lines and of a swept axis."""
 
     each: list[tuple[str, list[PointResult]]]
@@ -134,24 +135,20 @@ def figure_of(folder: Path, asked: PlotRequest) -> Figure:
     return figure
 
 
-def _figure(width: float, height: float, **settings: Any) -> Figure:
+def _figure(*size: float, **settings: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise needs("plot", "matplotlib") from error
-    return Figure(figsize=(width, height), **settings)
+    return Figure(figsize=size, **settings)
 
 
 def _panels(folder: Path, asked: PlotRequest) -> _Panels:
     """The runs that are meant, by panel; none of the keys that were swept is mixed within one."""
     sweep = kept_sweep(folder)
     points, keys = list(points_of(sweep, {})), list(sweep.grid)
-    names = Cells(
-        name=str(folder),
-        scale="small",
-        swept={"small": {**sweep.grid, SEED: sweep.seed_list()}},
-        fixed={"small": flat(sweep.base, "base")},
-    )
+    swept, fixed = {"": {**sweep.grid, SEED: sweep.seed_list()}}, {"": flat(sweep.base, "base")}
+    names = Cells(name=str(folder), scale="", swept=swept, fixed=fixed)
     cells = names.chosen(asked.cell, None)
 
     def is_meant(one: PointResult | Point) -> bool:
@@ -160,9 +157,8 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
 
     results = [one for one in results_of(folder) if one.state == "done" and is_meant(one)]
     if not results:
-        which = "that --cell names " if cells else ""
         raise InputError(
-            f"no run of the sweep in {folder} {which}has ended; run it before its plot"
+            f"no run of the sweep in {folder} has ended, or none of --cell; run it first"
         )
     if asked.gallery:
         results = _with_pictures(folder, results)
@@ -191,14 +187,14 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
         ])
         for place in itertools.product(*([(key, v) for v in values(key)] for key in panel))
     ]  # fmt: skip
-    for what, drawn, most in (("panels", found, _MOST_PANELS), ("lines", lines, _MOST_LINES)):
-        if len(drawn) > most:
-            raise InputError(
-                f"{len(drawn)} {what} must be at most {most}; choose some values by --cell"
-            )
+    for what, many, most in (
+        ("panels", len(found), _MOST_PANELS),
+        ("lines", len(lines), _MOST_LINES),
+    ):
+        if many > most:
+            raise InputError(f"{many} {what} must be at most {most}; choose some by --cell")
     columns = len(values(panel[-1])) if panel else 1
-    if len(panel) == 1:
-        columns = -(-columns // -(-columns // _ACROSS))
+    columns = -(-columns // -(-columns // _ACROSS)) if len(panel) == 1 else columns
     # What holds for all that is drawn, and what is missing in it.
     words = [f"{_short(k)} = {results[0].settings[k]}" for k in keys if k not in (*several, *given)]
     words.append(_OF_PICTURES if asked.gallery else over_seeds(map(len, _split_all(results))))
@@ -206,13 +202,7 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
     if not asked.gallery and meant > len(results):
         words.append(f"{meant - len(results)} of {meant} runs failed or have not ended")
     on_axis = values(asked.x) if x else []
-    return _Panels(
-        each=found, columns=columns, line=line, lines=lines, values=on_axis, note="; ".join(words)
-    )
-
-
-_OF_PICTURES = "PSNR of pixels in [0, 1]; the blind guess takes no message"
-_ACROSS = 4  # panels of one key, before they wrap
+    return _Panels(found, columns, line, lines, on_axis, "; ".join(words))
 
 
 def line_key(keys: Sequence[str]) -> str | None:
@@ -365,19 +355,12 @@ def _x_words(asked: PlotRequest, results: Sequence[PointResult]) -> str:
 # Galleries: the truth on top, below it what each scenario rebuilt of it, in columns of rounds.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pictures:
-    """Rows of pictures below a title.
+class Pictures(NamedTuple):
+    """Rows of pictures, each with words below it, or None; a title, and heads over columns."""
 
-    Attributes:
-        title: in words.
-        heads: over columns, each over as many pictures as the others.
-        rows: the name of each, its pictures and the words below them; None where one is missing.
-    """
-
+    rows: Sequence[tuple[str, Sequence[tuple[Path, str] | None]]]
     title: str = ""
     heads: Sequence[str] = ()
-    rows: Sequence[tuple[str, Sequence[tuple[Path, str] | None]]]
 
 
 def drawn_pictures(blocks: Sequence[Sequence[Pictures]], *, note: str = "") -> Figure:
@@ -418,9 +401,6 @@ def drawn_pictures(blocks: Sequence[Sequence[Pictures]], *, note: str = "") -> F
     return figure
 
 
-_BLIND = "blind guess"
-
-
 def _with_pictures(folder: Path, results: Sequence[PointResult]) -> list[PointResult]:
     """The runs of which an attack rebuilt pictures."""
     attacked = {one.name: own_attack(folder, one) for one in results}
@@ -443,7 +423,7 @@ def _pictures_of(
 ) -> Pictures:
     """What the attack on the first seed of a panel rebuilt."""
     if not results:
-        return Pictures(title=title, rows=[("no run was attacked", [])])
+        return Pictures([("no run was attacked", [])], title)
     one, root = results[0], folder / POINTS / results[0].name
     own = [of for of in own_attack(folder, one) if of.originals]
     rounds = sorted({of.round for of in own})
@@ -452,21 +432,19 @@ def _pictures_of(
     count = min(every, max(1, _MOST_PICTURES // (columns * len(rounds))))
     # All scenarios without the defence, all with it, and what is guessed of no message.
     truth = [(root / path, "") for path in own[0].originals[:count]]
-    rows = dict[str, list[tuple[Path, str] | None]](truth=[*truth] * len(rounds))
+    blank: list[tuple[Path, str] | None] = [None] * count * len(rounds)
+    rows = {"truth": [*truth * len(rounds), *blank[:0]]}
     for kind, of in itertools.product((*ROWS, _BLIND), own):
         name = kind if kind == _BLIND else attack_name(kind, of.scenario, of.preset, [*presets])
         name += f", agent {of.victim}" if len(victims) > 1 else ""
         for row in (row for row in of.rows if row.name == kind):
-            cells = rows.setdefault(name, [None] * count * len(rounds))
+            cells = rows.setdefault(name, [*blank])
             for place, path in enumerate(row.images[:count], count * rounds.index(of.round)):
                 decibels = f"{row.psnr[place % count]:.1f} dB".replace("inf", "∞")
                 cells[place] = (root / path, decibels)
     shown = [title, f"seed {one.seed}", f"{count} of {every} records"]
-    return Pictures(
-        title=", ".join(shown[not title : 2 + (count < every)]),
-        heads=[f"round {number}" for number in rounds],
-        rows=[*rows.items()],
-    )
+    title = ", ".join(shown[not title : 2 + (count < every)])
+    return Pictures([*rows.items()], title, [f"round {number}" for number in rounds])
 
 
 def sweep_html(out: Path) -> str:
@@ -506,7 +484,12 @@ def _shown(out: Path, value: str) -> dict[str, object]:
         ]
         for line in lines
     ]
-    shown = {"title": VALUES[value].head, "heads": heads, "rows": rows, "caption": table.caption}
+    shown: dict[str, object] = {
+        "title": VALUES[value].head,
+        "heads": heads,
+        "rows": rows,
+        "caption": table.caption,
+    }
     return shown | _plot(out, table)
 
 

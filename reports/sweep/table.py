@@ -209,7 +209,10 @@ def sweep_table(
     columns = tuple(columns)
     check_keys(keys, [*rows, *columns], keys, remedy="rows or columns")
     # Figures by row and column, seed by seed.
-    groups = _groups(results, rows, columns)
+    groups: dict[_Place, list[PointResult]] = {}
+    for result in results:  # in the order of the sweep
+        place = [tuple(result.settings[key] for key in names) for names in (columns, rows)]
+        groups.setdefault((place[0], place[1]), []).append(result)
     figures = {place: figures_of(out, of, value) for place, of in groups.items()}
     if not any(found for found, _ in figures.values()):
         raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")
@@ -260,20 +263,6 @@ def check_keys(
             raise InputError(f"{key!r} is given twice; give it once")
     if left := [key for key in mixed if key not in given]:
         raise InputError(f"{', '.join(left)} would be mixed within a line; name it for {remedy}")
-
-
-def _groups(
-    results: Sequence[PointResult], rows: Sequence[str], columns: Sequence[str]
-) -> dict[_Place, list[PointResult]]:
-    """The runs of each line, in the order of the sweep."""
-    found: dict[_Place, list[PointResult]] = {}
-    for result in results:
-        place = (
-            tuple(result.settings[key] for key in columns),
-            tuple(result.settings[key] for key in rows),
-        )
-        found.setdefault(place, []).append(result)
-    return found
 
 
 def figures_of(

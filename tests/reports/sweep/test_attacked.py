@@ -14,10 +14,8 @@ from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep import attacked
 from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
-from overhear.runs.sweep.results import PointResult, read_results, write_result
-from overhear.runs.sweep.sweep_file import checked, file_text, points_of
-
-BASE = {"data": {"name": "digits"}}
+from overhear.runs.sweep.results import read_results
+from tests.reports.sweep.test_table import sweep_of
 
 
 def row(mse, *, ssim=None):
@@ -34,39 +32,21 @@ def scenario(mse, *, attack="", **more):
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Two lines of two seeds, of which the second line was not attacked."""
-    out = tmp_path / "d"
-    grid = {"algorithm.name": ["zeta", "alpha"]}
-    file = checked({"base": BASE, "grid": grid, "seeds": 2}, where="s.toml")
-    (out / "results").mkdir(parents=True)
-    (out / "sweep.toml").write_text(file_text(file, BASE), encoding="utf-8")
-    found = {}
-    for point in points_of(file, {}):
-        name = point.settings["algorithm.name"]
-        result = PointResult(
-            name=point.name,
-            settings=dict(point.settings),
-            seed=point.seed,
-            state="done",
-            run_file="",
-            seconds=1.0,
-            attacked=name == "zeta",
-            metrics={
-                "round": 1,
-                "loss": (1.0,),
-                "consensus_accuracy": 0.5,
-                "consensus_loss": 1.0,
-                "consensus_distance": 0.0,
-            },
-        )
-        write_result(out, PointResult.model_validate(result.model_dump()))
-        base = 0.1 * point.seed
-        found[point.name] = SimpleNamespace(
+    names = ["zeta", "alpha"]
+    lines = {(name,): [0.5] * 2 for name in names}
+    grid = {"algorithm.name": names}
+    out = sweep_of(tmp_path / "d", lines, attacked="zeta", grid=grid, seeds=2)
+    found = {
+        result.name: SimpleNamespace(
             scenarios=[
                 scenario([base, base + 0.2]),
                 scenario([base + 0.02, base + 0.24]),
                 scenario([5.0, 5.0], attack="somebody's own"),
             ]
         )
+        for result in read_results(out)
+        for base in [0.1 * result.seed]
+    }
     monkeypatch.setattr(attacked, "read_attack", lambda folder: found[folder.name])
     return out, found
 
@@ -138,12 +118,15 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
     levels = {}
 
     def paint(point, *what):
-        """A picture of a level of its own."""
+        """The file of a picture of a level of its own."""
         path = out / "points" / point / f"{'-'.join(what)}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        level = levels.setdefault((point, *what), len(levels))
-        Image.new("L", (2, 2), level).save(path)
+        Image.new("L", (2, 2), levels.setdefault((point, *what), len(levels))).save(path)
         return path.name
+
+    def rebuilt(point, name, *where):
+        images = [paint(point, name, *where)]
+        return SimpleNamespace(name=name, images=images, psnr=[levels[point, name, *where]])
 
     kinds, scenarios = ("no defence", "defended"), ("cross-gradient", "momentum")
     for point, held in found.items():
@@ -156,10 +139,8 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
                 preset="dlg",
                 originals=[paint(point, "truth")],
                 rows=[
-                    SimpleNamespace(name=name, psnr=[levels[point, *what]], images=[path])
-                    for name in ("blind guess", "no defence", "clipping only", "defended")
-                    for what in [(name, str(number), *[of] * (name != "blind guess"))]
-                    for path in [paint(point, *what)]
+                    rebuilt(point, "blind guess", str(number)),
+                    *(rebuilt(point, kind, str(number), of) for kind in (*kinds, "clipping only")),
                 ],
             )
             for number in (9, 4)
@@ -171,17 +152,12 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
     places = [("truth",)] * 2 + places + [("blind guess", number) for number in "49"]
     wanted = [levels[point, *place] for place in places]
     assert [int(image.get_array()[0, 0, 0]) for image in axes.images] == wanted
-    texts = [one.get_text().replace("\n", " ") for one in axes.texts]
-    assert texts[:3] == ["seed 2", "round 4", "round 9"]
+    texts = [text for one in axes.texts if (text := one.get_text().replace("\n", " "))]
     assert [text for text in texts if "dB" in text] == [f"{level:.1f} dB" for level in wanted[2:]]
     names = [f"{kind}, {of}" for kind in kinds for of in scenarios]
-    assert [text for text in texts[3:] if text and text[-1] != "B"] == [
-        "truth",
-        *names,
-        "blind guess",
-    ]
+    names = ["seed 2", "round 4", "round 9", "truth", *names, "blind guess"]
+    assert [text for text in texts if "dB" not in text] == names
     for held in found.values():
-        held.scenarios = [scenario([0.5])]
-        held.scenarios[0].originals = []
+        held.scenarios = [SimpleNamespace(attack="", originals=[])]
     with pytest.raises(InputError, match="rows of a table and no pictures"):
         figure_of(out, PlotRequest(gallery=True))

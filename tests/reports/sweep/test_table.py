@@ -49,6 +49,7 @@ def sweep_of(
     *,
     epsilon: float = 2.0,
     constant: float | None = None,
+    attacked: str = "",
     **more: Any,
 ) -> Path:
     sweep = checked({"base": BASE, "grid": GRID, "seeds": 4, **more}, where="s.toml")
@@ -81,6 +82,7 @@ def sweep_of(
             run_file="",
             seconds=1.0,
             adversaries=[] if failed else [adversary(epsilon + point.seed)],
+            attacked=point.settings["algorithm.name"] == attacked,
             metrics=metrics,
         )
         write_result(out, result)
