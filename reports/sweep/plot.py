@@ -135,12 +135,12 @@ def figure_of(folder: Path, asked: PlotRequest) -> Figure:
     return figure
 
 
-def _figure(*size: float, **settings: Any) -> Figure:
+def _figure(width: float, height: float, **settings: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise needs("plot", "matplotlib") from error
-    return Figure(figsize=size, **settings)
+    return Figure(figsize=(width, height), **settings)
 
 
 def _panels(folder: Path, asked: PlotRequest) -> _Panels:
@@ -407,8 +407,8 @@ def _with_pictures(folder: Path, results: Sequence[PointResult]) -> list[PointRe
     found = [one for one in results if any(of.originals for of in attacked[one.name])]
     if not any(attacked.values()):
         raise InputError(
-            f"no run of the sweep in {folder} that is asked for was attacked; set attack = true in "
-            "[also] of its sweep file and run it again"
+            f"no run of the sweep in {folder} was attacked, or none of --cell; set attack = true "
+            "in [also] of its sweep file and run it again"
         )
     if not found:
         raise InputError(
@@ -432,7 +432,7 @@ def _pictures_of(
     count = min(every, max(1, _MOST_PICTURES // (columns * len(rounds))))
     # All scenarios without the defence, all with it, and what is guessed of no message.
     truth = [(root / path, "") for path in own[0].originals[:count]]
-    blank: list[tuple[Path, str] | None] = [None] * count * len(rounds)
+    blank: list[tuple[Path, str] | None] = [None for _ in range(count * len(rounds))]
     rows = {"truth": [*truth * len(rounds), *blank[:0]]}
     for kind, of in itertools.product((*ROWS, _BLIND), own):
         name = kind if kind == _BLIND else attack_name(kind, of.scenario, of.preset, [*presets])

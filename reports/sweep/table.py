@@ -211,8 +211,8 @@ def sweep_table(
     # Figures by row and column, seed by seed.
     groups: dict[_Place, list[PointResult]] = {}
     for result in results:  # in the order of the sweep
-        place = [tuple(result.settings[key] for key in names) for names in (columns, rows)]
-        groups.setdefault((place[0], place[1]), []).append(result)
+        named = [tuple(result.settings[key] for key in names) for names in (columns, rows)]
+        groups.setdefault((named[0], named[1]), []).append(result)
     figures = {place: figures_of(out, of, value) for place, of in groups.items()}
     if not any(found for found, _ in figures.values()):
         raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")

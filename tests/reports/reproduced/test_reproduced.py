@@ -52,6 +52,7 @@ from overhear.reports.sweep.statistics import Mean, mean_of
 from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
 
+READ = "overhear.reports.sweep.attacked.read_attack"
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
@@ -546,8 +547,10 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
             scenario("momentum", 99.0, attack="added later"),
         ]
     )
-    monkeypatch.setattr(attacked, "read_attack", lambda _: kept)
-    runs: list[Any] = [SimpleNamespace(name=f"r{n}", seed=n, attacked=n < 3) for n in (1, 2, 3)]
+    monkeypatch.setattr(READ, lambda _: kept)
+    runs: list[Any] = [
+        SimpleNamespace(name=f"r{n}", seed=n, state="done", attacked=n < 3) for n in (1, 2, 3)
+    ]
     found = attacked.attacked_lines(Path("d"), runs)
     assert [(line.name, line.scores["psnr"]) for line in found] == [
         ("no defence, momentum", {1: 15.0, 2: 15.0}),
@@ -574,10 +577,8 @@ def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, 
         save_picture(tmp_path / "points" / "r" / f"{name}.png", torch.full((1, 8, 8), level))
     blind = SimpleNamespace(mean=None, conventions={"dpdl": Means(mse=1.0, psnr=6.0, ssim=0.1)})
     scenario = SimpleNamespace(attack="", rows=[blind], originals=["0.png", "1.png"])
-    monkeypatch.setattr(
-        attacked, "read_attack", lambda _: SimpleNamespace(scenarios=[scenario, scenario])
-    )
-    runs: list[Any] = [SimpleNamespace(name="r", seed=1, attacked=True)]
+    monkeypatch.setattr(READ, lambda _: SimpleNamespace(scenarios=[scenario, scenario]))
+    runs: list[Any] = [SimpleNamespace(name="r", seed=1, state="done", attacked=True)]
     found = attacked.unattacked_scores(tmp_path, runs, convention="dpdl")
     assert list(found) == ["mean image", "black picture", "another record", "noise"]
     assert {name: of["mse"].count for name, of in found.items()} == dict.fromkeys(found, 1)

@@ -346,7 +346,7 @@ def test_bars_and_points_hold_the_means(tmp_path):
         ({"x": "epsilon", "adversary": "moon", "panel": "graph.name"}, "adversary='moon'"),
         ({"adversary": "moon"}, "no effect without --x epsilon"),
         ({"gallery": True, "y": "loss"}, "--y has no effect with --gallery"),
-        ({"gallery": True}, "was attacked; set attack = true"),
+        ({"gallery": True}, "was attacked, or none of --cell"),
     ],
 )
 def test_what_cannot_be_a_plot_is_refused(tmp_path, asked, words):
