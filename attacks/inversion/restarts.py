@@ -83,51 +83,6 @@ class Smoothed(TorchFunctionMode):
         return func(*args, **(kwargs or {})) if found is None else found
 
 
-class _Mask(torch.autograd.Function):
-    """(1 + z / root) / 2, the first derivative of `_Ramp`."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, width: Tensor, root: Tensor) -> Tensor:  # noqa: ARG004
-        return 0.5 + 0.5 * (values / root)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[1], inputs[2])
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
-        return slopes[0] * _bend(*ctx.saved_tensors), None, None
-
-
-class _Ramp(torch.autograd.Function):
-    """(z + root) / 2 with root = sqrt(z^2 + w^2), which its derivatives share."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, width: Tensor, root: Tensor) -> Tensor:  # noqa: ARG004
-        return 0.5 * (values + root)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
-        return slopes[0] * _mask_of(*ctx.saved_tensors), None, None
-
-
-_mask_of: Callable[..., Tensor] = _Mask.apply
-_ramp_of: Callable[..., Tensor] = _Ramp.apply
-
-
-def _bend(width: Tensor, root: Tensor) -> Tensor:
-    """The second derivative of the ramp."""
-    return 0.5 * width * width / (root * root * root)
-
-
 def _relu(width: float, input: Tensor, *_: Any, **__: Any) -> Tensor:  # inplace means nothing here
     return _ramp(width, input, size=_size(input))
 
@@ -167,9 +122,7 @@ def _max_pool2d(
 
 
 def _ramp(width: float, values: Tensor, *, size: Tensor) -> Tensor:
-    scaled = width * size
-    root = torch.sqrt(values.detach() * values.detach() + scaled * scaled)
-    return _ramp_of(values, scaled, root)
+    return 0.5 * (values + torch.hypot(values, width * size))
 
 
 def _size(values: Tensor) -> Tensor:

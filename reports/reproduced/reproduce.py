@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import read_json
-from ...privacy.plain_text import markdown_table, plain
+from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
 from ...runs.stop import Stop
@@ -274,27 +275,28 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
     head = _score_head(value) if value in VALUES else value
     for line in outcome.lines:
         row = dict(line.place)
-        if line.agents is None:
-            row[head] = _mean(line.of_mean)
-        else:
-            row[f"{head}: agents"] = _mean(line.agents)
-            row["mean model"] = _mean(line.of_mean)
+        own = line.agents is not None
+        row[f"{head}: agents" if own else head] = _mean(line.agents or line.of_mean)
+        row |= {"mean model": _mean(line.of_mean)} if own else {}
+        row["paper"] = _figure(line.paper)
         for name, of in line.beside.items():
             row[_score_head(name)] = _mean(of)
             if any(name in one.printed for one in outcome.lines):
-                row[f"{_score_head(name)}: paper"] = (
-                    _figure(line.printed[name]) if name in line.printed else "–"
-                )
+                row[f"{_score_head(name)}: paper"] = _figure(line.printed.get(name))
+        row |= _judged(line.verdict)
+        row |= {f"ε {name}": "" for one in outcome.lines for name in one.epsilons}
         row |= {
             f"ε {name}": f"{bound(epsilon) if math.isfinite(epsilon) else '∞'}, {status}"
             for name, (epsilon, _, status) in line.epsilons.items()
         }
         row |= line.tuned
         row["n"] = f"{line.of_mean.count}" + (f" ({line.failed} failed)" if line.failed else "")
-        row["paper"] = "–" if line.paper is None else _figure(line.paper)
-        row["verdict"] = f"{line.verdict.word}: {line.verdict.because}"
         found.append(row)
     return found
+
+
+def _judged(verdict: Verdict) -> dict[str, str]:
+    return {"verdict": f"{verdict.word}: {verdict.because}", "here": verdict.here}
 
 
 def _score_head(name: str) -> str:
@@ -305,30 +307,34 @@ def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
     of_mean = {"mean model": _signed(line.of_mean)}
     return {
         "claim": line.words,
-        "where": line.where or "everywhere",
+        **line.where,
         "better by": _signed(line.difference),
         "95 % interval": f"{_short(line.low)} to {_short(line.high)}",
         **(of_mean if any(one.agents is not None for one in outcome.lines) else {}),
         "n": str(line.difference.count),
-        "verdict": f"{line.verdict.word}: {line.verdict.because}",
+        **_judged(line.verdict),
     }
 
 
 def _table(rows: Sequence[dict[str, str]]) -> str:
-    heads = list(dict.fromkeys(head for row in rows for head in row))
-    return markdown_table(heads, ([row.get(head, "") for head in heads] for row in rows))
+    """A table, below a sentence with the columns that are the same in every line."""
+    cells = {head: [row.get(head, "") for row in rows] for row in rows for head in row}
+    same = {h: of[0] for h, of in cells.items() if not any(of) or len(of) > len(set(of)) == 1}
+    shared = "; ".join(f"{h} = {markdown_text(text)}" for h, text in same.items() if text)
+    kept = {head: of for head, of in cells.items() if head not in same}
+    table = markdown_table(list(kept), zip(*kept.values(), strict=True))
+    return f"In every line {shared}.\n\n{table}" if shared else table
 
 
 def _caption(outcome: Outcome) -> str:
     entry = outcome.entry
     words = ["Mean and standard error over n seeds."]
-    if any(line.agents is not None for line in outcome.lines):
+    if any(line.agents and line.paper for line in outcome.lines):
         words.append(
             "The paper's figure is compared with the mean over the agents' own models, which "
             "papers report; the mean model stands beside."
         )
-    deltas = {delta for line in outcome.lines for _, delta, _ in line.epsilons.values()}
-    if deltas:
+    if deltas := {delta for line in outcome.lines for _, delta, _ in line.epsilons.values()}:
         words.append(f"Epsilon at delta {', '.join(f'{d:g}' for d in sorted(deltas))}.")
     if entry.closed is None and (tune := entry.scales[outcome.scale].tune):
         tried = "; ".join(f"{key}: {len(values)} values" for key, values in tune.items())
@@ -347,12 +353,12 @@ def _caption(outcome: Outcome) -> str:
 
 
 def _claims_caption(outcome: Outcome) -> str:
-    words = [line.verdict.word for line in outcome.claims]
-    counts = ", ".join(f"{words.count(word)} {word}" for word in _WORDS if word in words)
+    words = Counter(line.verdict.word for line in outcome.claims)
+    counts = ", ".join(f"{count} {word}" for word, count in words.items())
     sources = dict.fromkeys(line.source for line in outcome.claims)
     return (
         "Differences are taken seed by seed, with the standard error of their mean and Student's "
-        f"interval. Of {len(words)} lines: {counts}. Where the claims were read: "
+        f"interval. Of {len(outcome.claims)} lines: {counts}. Where the claims were read: "
         f"{'; '.join(sources)}.\n"
     )
 
@@ -362,23 +368,19 @@ def _mean(mean: Mean) -> str:
         return "–"
     if math.isnan(mean.value):
         return "diverged"
-    small = _ROUNDING * abs(mean.value)
-    error = (
-        "" if math.isnan(mean.error) else f" ± {_short(mean.error if mean.error > small else 0)}"
-    )
-    return f"{_short(mean.value)}{error}"
+    if math.isnan(mean.error):
+        return _short(mean.value)
+    error = mean.error if mean.error > _ROUNDING * abs(mean.value) else 0.0
+    return f"{_short(mean.value)} ± {_short(error)}"
 
 
-_WORDS = ("reproduced", "not reproduced", "not comparable")
 _SMALL = 0.1
 _ROUNDING = 1e-12  # of a figure; what lies below it is the error of floats
 
 
 def _signed(mean: Mean) -> str:
-    if not mean.count:
-        return "–"
     text = _mean(mean)
-    return text if text.startswith("-") else f"+{text}"
+    return text if text[0] in "-–" else f"+{text}"
 
 
 def _short(value: float) -> str:
@@ -389,7 +391,9 @@ def _short(value: float) -> str:
     return f"{value:.2g}" if abs(value) < _SMALL else f"{value:.3f}"
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: Figure | None) -> str:
+    if figure is None:
+        return "none for this setting"
     if figure.low == figure.high:
         return f"{figure.low:g}" + ("" if figure.spread is None else f" ± {figure.spread:g}")
     return f"{figure.low:g} to {figure.high:g}"
@@ -415,10 +419,8 @@ def as_data(outcome: Outcome) -> dict[str, object]:
 
 def _line_data(line: Line) -> object:
     found = dataclasses.asdict(line)
-    found["epsilons"] = {
-        name: {"epsilon": epsilon, "delta": delta, "status": status}
-        for name, (epsilon, delta, status) in line.epsilons.items()
-    }
+    of = ("epsilon", "delta", "status")
+    found["epsilons"] = {k: dict(zip(of, v, strict=True)) for k, v in line.epsilons.items()}
     return without_nan(found)
 
 

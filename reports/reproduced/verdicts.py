@@ -26,19 +26,19 @@ Word = Literal["reproduced", "not reproduced", "not comparable"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A word, and why."""
+    """A word, why, and where there is no verdict what holds here."""
 
     word: Word
     because: str
+    here: str = ""
 
 
-def not_comparable(because: str) -> Verdict:
+_OTHER = "the setting is another one"
+
+
+def not_comparable(because: str, here: str = "") -> Verdict:
     """No verdict, and why there is none."""
-    return Verdict(word="not comparable", because=because)
-
-
-def _elsewhere(here: str) -> Verdict:
-    return not_comparable(f"the setting is another one; {here}")
+    return Verdict(word="not comparable", because=because, here=here)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ class ClaimLine:
 
     Attributes:
         words: the claim.
-        where: the settings that both lines have.
+        where: by swept key the settings that both lines have.
         difference: by how much the better one is better, of the figures that are compared: mean,
             standard error of the paired differences, n.
         low, high: its 95 % interval.
@@ -72,7 +72,7 @@ class ClaimLine:
     """
 
     words: str
-    where: str
+    where: Mapping[str, str]
     difference: Mean
     low: float
     high: float
@@ -100,19 +100,20 @@ def figure_verdict(
 
     >>> from overhear.reports.sweep.statistics import mean_of
     >>> figure = Figure(place={}, low=87.0, high=88.0, source="Table 1")
-    >>> figure_verdict(figure, mean_of([84.9] * 10), within=2.0, scale=None)
-    Verdict(word='not reproduced', because='ours is 2.1 below (-2.1 to -2.1), and 2 is allowed')
+    >>> figure_verdict(figure, mean_of([84.9] * 10), within=2.0, scale=None).because
+    'ours is 2.1 below (-2.1 to -2.1), and 2 is allowed'
     """
+    other = scale is not None and scale.differs
     if figure is None:
-        return not_comparable("the paper prints no number for this setting")
+        return not_comparable(_OTHER if other else "the paper prints no number for this setting")
     if not ours.count or math.isnan(ours.value):
         return not_comparable("no run of it ended with a figure")
     off = level_of(figure, ours)
     way = f"{abs(off.mean):.3g} {'below' if off.mean < 0 else 'above'}" if off.mean else "inside"
     known = f" ({off.low:+.3g} to {off.high:+.3g})" if off.mean and math.isfinite(off.low) else ""
     told = f"ours is {way}{known}"
-    if scale is not None and scale.differs:
-        return _elsewhere(told)
+    if other:
+        return not_comparable(_OTHER, told)
     if ours.count < LEAST_SEEDS:
         return not_comparable(f"{_few(ours.count)}; so far {told}")
     allowed = within + (0.0 if math.isnan(ours.error) else 2.0 * ours.error)
@@ -189,15 +190,14 @@ def claim_lines(
         scale: as of `figure_verdict`.
     """
     if not more:
-        turned = [(_turned(one.compared), _turned(one.of_mean)) for one in lines]
         lines = [
-            replace(one, compared=compared, of_mean=of_mean)
-            for one, (compared, of_mean) in zip(lines, turned, strict=True)
+            replace(one, compared=_turned(one.compared), of_mean=_turned(one.of_mean))
+            for one in lines
         ]
     found = [line for claim in entry.claims for line in _lines_of(claim, lines)]
     if scale is None or not scale.differs:
         return found
-    return [replace(one, verdict=_elsewhere(f"here {one.verdict.because}")) for one in found]
+    return [replace(one, verdict=not_comparable(_OTHER, one.verdict.because)) for one in found]
 
 
 def _turned(values: Mapping[int, float]) -> dict[int, float]:
@@ -208,8 +208,7 @@ def _lines_of(claim: Claim, lines: Sequence[Seeds]) -> Iterator[ClaimLine]:
     if isinstance(claim, Trend):
         yield from _trend(claim, lines)
         return
-    others = claim.others if isinstance(claim, Order) else (claim.other,)
-    of = claim.of if isinstance(claim, Order) else {}
+    others, of = (claim.others, claim.of) if isinstance(claim, Order) else ((claim.other,), {})
     for first in lines:
         if first.place.get(claim.key) != claim.first or not of.items() <= first.place.items():
             continue
@@ -250,11 +249,10 @@ def _rest(line: Seeds, key: str) -> dict[str, str]:
 
 def _compared(claim: Claim, first: Seeds, other: Seeds, *, words: str) -> ClaimLine:
     over = difference_of(first.compared, other.compared)
-    known = {k: v for k, v in _rest(first, claim.key).items() if other.place.get(k) == v}
-    own = {k: v for k, v in known.items() if not isinstance(claim, Trend) or k not in claim.of}
+    named = claim.of if isinstance(claim, Trend) else {}
     return ClaimLine(
         words=words,
-        where=", ".join(f"{key}={value}" for key, value in own.items()),
+        where={k: v for k, v in _rest(first, claim.key).items() if k not in named},
         difference=_paired(first.compared, other.compared),
         low=math.nan if over is None else over.low,
         high=math.nan if over is None else over.high,

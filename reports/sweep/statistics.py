@@ -65,9 +65,10 @@ def mean_of(values: Sequence[float]) -> Mean:
     count = len(values)
     if not count:
         return Mean(value=math.nan, error=math.nan, count=0)
-    with np.errstate(invalid="ignore"):  # of infinite values, whose spread is none
-        error = float(np.std(values, ddof=1)) / math.sqrt(count) if count > 1 else math.nan
-    return Mean(value=float(np.mean(values)), error=error, count=count)
+    mean = float(np.mean(values))
+    spreads = count > 1 and math.isfinite(mean)
+    error = float(np.std(values, ddof=1)) / math.sqrt(count) if spreads else math.nan
+    return Mean(value=mean, error=error, count=count)
 
 
 def over_seeds(counts: Iterable[int]) -> str:

@@ -97,8 +97,9 @@ def test_a_smoke_run_goes_on_where_a_full_disk_stopped_it(monkeypatch, capsys):
     text = capsys.readouterr().out
     assert {path: path.read_bytes() for path in Path("d/results").glob("*.json")} == kept
     assert Path("d/reproduction.md").read_text(encoding="utf-8") == text
-    told = "not comparable: the setting is another one; here n = 2, and a verdict takes 10 seeds"
-    assert text.count(told) == 8
+    told = "verdict = not comparable: the setting is another one"
+    assert f"; paper = none for this setting; {told}; ε " in text
+    assert text.count(f"{told}; here = n = 2, and a verdict takes 10 seeds.") == 1
     assert main(["table", "d"]) == 0
     assert main(["reproduce", "dpdl-table-5", "--scale", "smoke", "--out", "d"]) == 2
     assert "d holds dpdl-table-1 at scale smoke" in " ".join(capsys.readouterr().err.split())

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,13 +109,15 @@ def test_a_figure_is_reproduced_within_its_distance_and_two_standard_errors(
 ):
     figure = Figure(place={}, low=87.0, high=88.0, source="here")
     found = figure_verdict(figure, ours, within=2.0, scale=scale)
-    assert (found.word, because in found.because) == (word, True)
+    assert (found.word, because in f"{found.because}; {found.here}") == (word, True)
 
 
 def test_without_a_figure_there_is_no_verdict():
     found = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=SETTING)
     because = "the paper prints no number for this setting"
     assert (found.word, found.because) == ("not comparable", because)
+    elsewhere = figure_verdict(None, mean_of([1.0] * 20), within=2.0, scale=OTHER)
+    assert (elsewhere.because, elsewhere.here) == ("the setting is another one", "")
 
 
 def test_a_line_has_the_figure_that_names_most_of_its_settings():
@@ -159,9 +161,8 @@ def test_an_order_that_is_not_told_is_not_reproduced(shift, spread, count, word,
     [found] = claim_lines(entry_of(claim), lines, more=True, scale=SETTING)
     assert (found.verdict.word, because in found.verdict.because) == (word, True)
     [elsewhere] = claim_lines(entry_of(claim), lines, more=True, scale=OTHER)
-    assert elsewhere.verdict.word == "not comparable"
-    told = f"the setting is another one; here {found.verdict.because}"
-    assert elsewhere.verdict.because == told
+    told = ("not comparable", "the setting is another one", found.verdict.because)
+    assert astuple(elsewhere.verdict) == told
 
 
 def test_an_order_is_taken_at_each_place_and_between_no_two_places():
@@ -172,11 +173,8 @@ def test_an_order_is_taken_at_each_place_and_between_no_two_places():
         for name in ("one", "a", "b")
     ]
     found = claim_lines(entry_of(claim), lines, more=True)
-    assert [(one.words[-1], one.where) for one in found] == [
-        ("a", "graph.name=ring"),
-        ("b", "graph.name=ring"),
-        ("a", "graph.name=full"),
-        ("b", "graph.name=full"),
+    assert [(one.words[-1], *one.where.items()) for one in found] == [
+        (name, ("graph.name", graph)) for graph in ("ring", "full") for name in "ab"
     ]
 
 
@@ -211,13 +209,14 @@ def test_a_reproduction_as_text_and_as_data_says_the_same():
     entry = entry_of(claim)
     outcome = outcome_of_closed_form(entry, "small", computed, figures=(figure,))
     text = as_markdown(outcome)
-    assert (
-        "| 1 | 3.50 ± 0 | 10 | 3 | reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed |"
-        in text
-    )
+    assert "In every line n = 10.\n\n| a | energy | paper | verdict |\n" in text
+    told = "reproduced: ours is 0.5 above (+0.5 to +0.5), and 2 is allowed"
+    assert f"| 1 | 3.50 ± 0 | 3 | {told} |" in text
     told = "not comparable: the paper prints no number for this setting"
-    assert f"| 2 | 1.00 ± 0 | 10 | – | {told} |" in text
-    assert "1 is better than 2 | everywhere | +2.50 ± 0" in text
+    assert f"| 2 | 1.00 ± 0 | none for this setting | {told} |" in text
+    assert "1 is better than 2 | +2.50 ± 0" in text
+    elsewhere = as_markdown(outcome_of_closed_form(entry, "small", computed, figures=()))
+    assert f"paper = none for this setting; verdict = {told}; n = 10.\n\n| a | ene" in elsewhere
     data = json.loads(json.dumps(as_data(outcome), allow_nan=False))
     assert data["lines"][0]["verdict"]["word"] == "reproduced"
     assert data["claims"][0]["difference"] == {"value": 2.5, "error": 0.0, "count": 10}
@@ -391,7 +390,7 @@ def test_a_reproduction_says_who_is_first_in_the_paper_and_here_and_what_its_tab
         in (text)
     )
     assert (
-        "| 1 | 1.00 | 1 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; " in text
+        "| 1 | 1.00 | 3 ± 0.6 | not comparable: n = 1, and a verdict takes 10 seeds; so far" in text
     )
     assert as_data(outcome)["facts"][0] == "Two rows are one."
     elsewhere = replace(entry, closed=None, scales=dict.fromkeys(SCALES, OTHER))

@@ -284,6 +284,7 @@ def test_a_mean_of_nothing_has_no_value():
     assert mean_of([]).count == 0
     assert math.isnan(mean_of([]).value)
     assert math.isnan(mean_of([1.0]).error)
+    assert mean_of([math.inf, 1.0]).value == math.inf  # without a warning, which is an error here
     assert difference_of({1: 1.0}, {2: 1.0}) is None
 
 

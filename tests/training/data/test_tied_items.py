@@ -108,3 +108,8 @@ def test_normal_columns_are_named_in_fewer_than_one_of_a_thousand_data_sets():
     draw = np.random.default_rng(0)
     sets = (draw.normal(size=(50, 8)).astype(np.float32) for _ in range(2000))
     assert sum(any("deviation 1" in one for one in _fitted(x)) for x in sets) <= 5
+
+
+def test_what_was_said_of_other_items_is_not_said_again():
+    scaled = (X - X.mean(0)) / X.std(0)
+    assert [bool(told(one)) for one in (X, scaled, scaled, X)] == [False, True, True, False]
