@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..reports.reproduced.request import ReproduceRequest
+from ..reports.requests import ReproduceRequest
 from .terminal.options import EngineRequest, Format, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write

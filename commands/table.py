@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from ..reports.requests import PlotRequest
 from .terminal.options import IsThere
 from .terminal.terminal import write
 
@@ -76,30 +77,15 @@ def table(
 def plot(
     folder: Sweep,
     out: Annotated[Path, typer.Option(metavar="FILE", help="An svg, pdf or png file.")],
-    x: Annotated[
-        str, typer.Option(metavar="NAME", help="round, epsilon, or a swept key.")
-    ] = "round",
-    y: Annotated[
-        str, typer.Option(metavar="NAME", help="accuracy, loss, auroc, rmse, psnr, ...")
-    ] = "accuracy",
-    line: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Swept key of which each value has a line.")
-    ] = None,
-    panel: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Swept key of which each value has a panel.")
-    ] = None,
-    adversary: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Adversary of --x epsilon; by default the first."),
-    ] = None,
+    request: PlotRequest,
 ) -> None:
-    """Draw the curves of a sweep, with bands over its seeds.
+    """Draw the curves of a sweep, with bands over its seeds, or what its attacks rebuilt.
 
     It can also draw accuracy against epsilon, or bars over a swept key.
     """
     from ..reports.sweep.plot import plot_sweep
 
-    plot_sweep(folder, out, x=x, y=y, line=line, panel=panel, adversary=adversary)
+    plot_sweep(folder, out, request)
     write(out)
 
 

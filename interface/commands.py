@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..reports.requests import PlotRequest
 from ..runs.attack.request import GradientRequest
+from ..runs.requests import request_of
 from .attack import attack
 from .plan import config_of
 from .run import Checked, Run
@@ -150,32 +152,21 @@ def table(
     return sweep_table(_folder(folder), value=value, rows=rows, columns=columns)
 
 
-def plot(
-    folder: Swept | str | Path,
-    *,
-    x: str = "round",
-    y: str = "accuracy",
-    line: str | None = None,
-    panel: str | None = None,
-    adversary: str | None = None,
-) -> Figure:
-    """Draw the curves of a sweep, with bands over its seeds; needs matplotlib.
+def plot(folder: Swept | str | Path, **asked: Any) -> Figure:
+    """Draw the curves of a sweep, with bands over its seeds, or its gallery; needs matplotlib.
 
     Args:
         folder: of the sweep, or what `sweep` gave back.
-        x: "round", "epsilon", or a swept key.
-        y: accuracy, loss, auroc, rmse, psnr, ...
-        line: swept key of which each value has a line.
-        panel: swept key of which each value has a panel.
-        adversary: whose epsilon is drawn; by default the first.
+        asked: as of `overhear plot`, such as y="loss", panel=["data.agents", "privacy.epsilon"].
 
     Raises:
         FileNotFoundError: the folder holds no sweep.
-        ValueError: a name that the sweep has no figure of.
+        ValueError: a name that the sweep has no figure of, or options that contradict each other.
+        TypeError: an option that it does not take.
     """
     from ..reports.sweep.plot import figure_of
 
-    return figure_of(_folder(folder), x=x, y=y, line=line, panel=panel, adversary=adversary)
+    return figure_of(_folder(folder), request_of(PlotRequest, asked, of="a plot"))
 
 
 def _folder(of: Swept | str | Path) -> Path:

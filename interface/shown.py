@@ -28,6 +28,7 @@ from ..reports.document.collect import collect, report_run
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
 from ..reports.document.found import columns_of, found_folder, read_found, render_found, write_found
 from ..reports.document.markdown import report_markdown
+from ..reports.sweep.plot import Pictures, drawn_pictures
 from ..runs.attack.attack import attack_as_asked, attack_run
 from ..runs.attack.gradients_schema import GradientAttack
 from ..runs.attack.words import summary_lines
@@ -499,28 +500,14 @@ def gradient_result(found: GradientAttack, folder: Path) -> GradientResult:
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
     """Rows of pictures, none of them smoothed."""
-    try:
-        from matplotlib import pyplot as plt
-    except ImportError as error:
-        raise ImportError(needs("plot", "matplotlib")) from error
-    wide = min(max((len(files) for _, files in rows), default=0), _MOST_SHOWN)
-    if not wide:
+    shown = [(name, list(files)[:_MOST_SHOWN]) for name, files in rows]
+    if not any(files for _, files in shown):
         raise InputError(f"what is in {folder} are no pictures; see arrays() or rows")
-    figure, axes = plt.subplots(
-        len(rows),
-        wide,
-        squeeze=False,
-        layout="constrained",
-        figsize=(1.6 * wide + 2, 1.8 * len(rows)),
-    )
-    for line, (head, files) in zip(axes, rows, strict=True):
-        line[0].set_title(head, loc="left", fontsize="small")
-        for place, axis in enumerate(line):
-            axis.set_axis_off()
-            if place < len(files) and (folder / files[place]).is_file():
-                with opened_picture(folder / files[place]) as image:
-                    axis.imshow(image.convert("RGB"), interpolation="nearest")
-    return figure
+    found = [
+        (name, [(folder / one, "") if (folder / one).is_file() else None for one in files])
+        for name, files in shown
+    ]
+    return drawn_pictures([[Pictures(found)]])
 
 
 def attack_of_folder(

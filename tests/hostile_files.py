@@ -35,9 +35,9 @@ from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
 from overhear.reports.document.found import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
-from overhear.reports.reproduced.cells import Cells
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.review import review
+from overhear.reports.sweep.cells import Cells
 from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors

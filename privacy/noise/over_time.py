@@ -200,73 +200,15 @@ def count(name: str, value: SupportsIndex, most: int) -> int:
     return whole(name, value, f"[1, {most}]", "choose another number of rounds")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class TimeStrategy:
-    """A strategy over time with its certificate.
-
-    Attributes:
-        matrix: C, (T, T), lower triangular, read-only; a record costs mu 1 at noise multiplier 1.
-        period: rounds between two uses of a record.
-        energy: of the noise in the models, per agent, round and coordinate, at noise std 1.
-        lower_bound: proven for every noise that agents make each for itself over time.
-    """
-
-    matrix: Matrix
-    period: int
-    energy: float
-    lower_bound: float
-
-    @property
-    def gap(self) -> float:
-        """Proven relative distance of the energy from the optimum."""
-        return self.energy / self.lower_bound - 1.0
-
-
-def time_strategy(
-    weights: ArrayLike, *, rounds: int, period: int | None = None, step_sizes: Sequence[float] = ()
-) -> TimeStrategy:
-    """The best noise over time that every agent makes for itself.
+def strategy_of(gram: Matrix, *, period: int) -> Matrix:
+    """C, (T, T), of the best noise over time that every agent makes for itself.
 
     Args:
-        weights: W, (A, A), symmetric mixing weights.
-        rounds: T, from 1 to 200.
-        period: b: a record is used at most in rounds j, j + b, ..; T, one use, when None, and 1 for
-            a record that may be used in every round.
-        step_sizes: learning rate of each round; all equal when not given.
-
-    Returns:
-        C with its certificate; every diagonal entry is above 0.
-
-    Raises:
-        ValueError: weights that are no symmetric mixing matrix, or numbers out of range.
-        TypeError: a number that is none.
-
-    Source: MAFALDA-SGD, arXiv 2510.17480.
-
-    >>> ring = np.eye(4) / 3 + (np.eye(4)[[1, 2, 3, 0]] + np.eye(4)[[3, 0, 1, 2]]) / 3
-    >>> found = time_strategy(ring, rounds=6)
-    >>> round(found.energy, 6), found.gap < 1e-9
-    (0.626012, True)
+        gram: (T, T), of the mean agent: those of `grams`, weighted as `modes_of` says.
+        period: b: a record is used at most in rounds j, j + b, ..
     """
-    rounds = count("rounds", rounds, MOST_DENSE)
-    period = rounds if period is None else count("period", period, rounds)
-    modes = modes_of(weights)
-    of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes)
-    return strategy_of(np.einsum("k,kst->st", modes.weights, of_modes), period=period)
-
-
-def strategy_of(gram: Matrix, *, period: int) -> TimeStrategy:
-    """The best strategy for one Gram matrix, (T, T), of the mean agent."""
-    rounds = len(gram)
-    found = optimum(gram[None], np.ones((1, 1)), patterns(rounds, period))
-    matrix = lower_factor(found.precisions[0])
-    matrix.setflags(write=False)
-    return TimeStrategy(
-        matrix=matrix,
-        period=period,
-        energy=found.cost / rounds,
-        lower_bound=found.lower_bound / rounds,
-    )
+    found = optimum(gram[None], np.ones((1, 1)), patterns(len(gram), period))
+    return lower_factor(found.precisions[0])
 
 
 def lower_factor(precision: Matrix) -> Matrix:

@@ -5,7 +5,7 @@ Beside them stand scores of the same records that take no message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ...attacks.scoring.metrics import ORDINARY, conventions_for, mse, psnr, ssim, unattacked
 from ...privacy.formats.pictures import opened_picture
-from ...runs.audit.evidence import read_attack
-from ...runs.audit.evidence_schema import Scenario
 from ...runs.sweep.results import POINTS, PointResult
+from ..sweep.attacked import own_attack
+from ..sweep.cells import ROWS, attack_name
 from ..sweep.statistics import Mean, mean_of
-from .cells import ROWS, attack_name
 
 _SCORES = ("mse", "psnr", "ssim")
 
@@ -47,7 +46,7 @@ def attacked_lines(
         convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
-    held = list(_attacks(out, results))
+    held = [(result, one) for result in results for one in own_attack(out, result)]
     presets = list(dict.fromkeys(scenario.preset for _, scenario in held))
     for result, scenario in held:
         for row in scenario.rows:
@@ -71,15 +70,6 @@ def attacked_lines(
     ]
 
 
-def _attacks(out: Path, results: Sequence[PointResult]) -> Iterator[tuple[PointResult, Scenario]]:
-    """The scenarios of each run; one that somebody added to a run would be in no other's mean."""
-    for result in results:
-        kept = read_attack(out / POINTS / result.name) if result.attacked else None
-        for scenario in () if kept is None else kept.scenarios:
-            if not scenario.attack:
-                yield result, scenario
-
-
 def unattacked_scores(
     out: Path, results: Sequence[PointResult], *, convention: str = ""
 ) -> dict[str, dict[str, Mean]]:
@@ -90,9 +80,8 @@ def unattacked_scores(
         convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for result, scenario in {
-        result.seed: (result, one) for result, one in _attacks(out, results)
-    }.values():
+    by_seed = {of.seed: (of, one) for of in results for one in own_attack(out, of)}
+    for result, scenario in by_seed.values():
         if not scenario.originals:
             continue
         folder = out / POINTS / result.name

@@ -19,7 +19,7 @@ from pathlib import Path
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.formats.csv_rows import CsvRows, check_names
-from .cells import Cells
+from ..sweep.cells import Cells
 from .paper_result import Entry, Figure, Place
 
 METRIC = "metric"

@@ -8,11 +8,15 @@ not is absent, and no verdict is given about it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ...privacy.errors import InputError
+from ...runs.run_file.tables import ScenarioName
+from ...runs.sweep.sweep_file import flat
+from ..sweep.cells import ATTACK, ROWS, Cells, attack_name
 
 ScaleName = Literal["smoke", "small", "medium", "paper"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -208,3 +212,32 @@ class Entry:
         missing = [name for name in SCALES if name not in self.scales]
         if missing and self.closed is None:
             raise InputError(f"{self.name} has no sweep at scale {missing[0]}; give one")
+
+
+def cells_of(entry: Entry, scale: ScaleName, computed: Sequence[Computed] = ()) -> Cells:
+    """What an entry has.
+
+    Args:
+        computed: the lines of a closed form.
+    """
+    if entry.closed is not None:
+        keys = dict.fromkeys(key for one in computed for key in one.place)
+        lines = {key: list(dict.fromkeys(one.place[key] for one in computed)) for key in keys}
+        return Cells(name=entry.name, scale=scale, swept={scale: lines})
+    scales = {name: entry.scales[name] for name in reversed(SCALES)}
+    return Cells(
+        name=entry.name,
+        scale=scale,
+        seeds=scales[scale].seeds,
+        swept={name: _swept(one) for name, one in scales.items()},
+        fixed={name: flat(one.base, "base") for name, one in scales.items()},
+    )
+
+
+def _swept(scale: Scale) -> dict[str, Sequence[object]]:
+    if not scale.attack:
+        return dict(scale.grid)
+    attack: Mapping[str, Any] = scale.base["attack"]
+    presets = attack.get("presets", [""])
+    each = itertools.product(ROWS, attack.get("scenarios", get_args(ScenarioName)), presets)
+    return {**scale.grid, ATTACK: [attack_name(*one, presets) for one in each]}

@@ -26,13 +26,13 @@ from ...runs.stop import Stop
 from ...runs.sweep.engine import Engine
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP
+from ..requests import ReproduceRequest
+from ..sweep.cells import ATTACK, Cells
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
 from .attacked import attacked_lines, unattacked_scores
-from .cells import ATTACK, Cells, cells_of
 from .figures_file import METRIC, printed_figures, read_figures
-from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend
-from .request import ReproduceRequest
+from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend, cells_of
 from .verdicts import (
     ClaimLine,
     Seeds,

@@ -34,8 +34,7 @@ from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
 from ...runs.sweep.part import Part, points_meant
 from ...runs.sweep.sweep_file import SweepFile, checked, config_of
-from .cells import cells_of
-from .paper_result import SCALES, Entry, ScaleName
+from .paper_result import SCALES, Entry, ScaleName, cells_of
 from .verdicts import check_data, placed
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ class OverImages:
 
 def mean_score(out: Path, one: PointResult, score: str) -> float | None:
     """The mean score of a run's own messages, over what was attacked; None of no attack."""
-    own = _own(out, one)
+    own = own_attack(out, one)
     if not own:
         return None
     scores = [getattr(scenario.rows[-1].mean, score) for scenario in own]
@@ -58,7 +58,7 @@ def over_images(out: Path, results: Sequence[PointResult]) -> dict[str, OverImag
     """
     every: dict[str, list[float]] = {score: [] for score in SCORES}
     for result in results:
-        own = _own(out, result)
+        own = own_attack(out, result)
         for score, found in every.items():
             rows = [getattr(scenario.rows[-1], score) for scenario in own]
             for image in range(max(map(len, rows), default=0)):
@@ -76,7 +76,7 @@ def _summed(values: Sequence[float]) -> OverImages:
     return OverImages(mean=sum(values) / len(values), low=low, high=high, count=len(values))
 
 
-def _own(out: Path, one: PointResult) -> list[Scenario]:
+def own_attack(out: Path, one: PointResult) -> list[Scenario]:
     """Of the sweep's own attack: one that somebody added to a run would be in no other's mean."""
     if one.state != "done" or not one.attacked:
         return []

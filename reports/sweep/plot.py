@@ -1,4 +1,4 @@
-"""Plots of a sweep by matplotlib: curves over rounds, figures against epsilon, bars.
+"""Plots of a sweep by matplotlib: curves over rounds, figures against epsilon, bars, galleries.
 
 A sweep's own page: its tables, its plots and its failures, complete in itself.
 """
@@ -7,44 +7,50 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import math
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from ...privacy.errors import InputError, needs
+from ...privacy.formats.pictures import opened_picture
 from ...privacy.plain_text import plain
-from ...runs.sweep.results import PointResult
-from ...training.models.evaluation import Metrics
+from ...runs.sweep.results import POINTS, PointResult
+from ...runs.sweep.sweep_file import SEED, Point, flat, kept_sweep, points_of
+from ..requests import PlotRequest
 from ..template import template
-from .statistics import Mean, mean_of
-from .table import VALUES, SweepTable, figures_of, lines_of, results_of, sweep_table
+from .attacked import own_attack
+from .cells import ROWS, Cells, attack_name
+from .statistics import Mean, mean_of, over_seeds
+from .table import VALUES, SweepTable, check_keys, figures_of, lines_of, results_of, sweep_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_Run = TypeVar("_Run", PointResult, Point)
 FORMATS = (".svg", ".pdf", ".png")
 _ROUND, _EPSILON = "round", "epsilon"
 # Okabe and Ito's colours, which people with any colour vision tell apart; marks and dashes besides.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKS, _DASHES = ("o", "s", "^", "D", "v", "P", "X"), ("-", "--", "-.", ":")
-_MOST_LINES = 28
-_WIDTH, _HEIGHT = 4.6, 3.4  # inches of a panel
+_MOST_LINES, _MOST_PANELS, _MOST_PICTURES = 28, 36, 12
+_ACROSS = 4  # panels of one key, before they wrap
+_BLIND = "blind guess"
+_OF_PICTURES = f"PSNR of pixels in [0, 1]; the {_BLIND} takes no message"
+_COLUMN, _PAGE = 3.5, 7.16  # inches of a column and of a page of a paper
+_WIDE, _HIGH = 1.8, 1.9  # inches of a panel, at least
+_TILE, _GAP, _LINE, _LABEL = 0.62, 0.06, 0.15, 1.1  # inches in a gallery
+_WORDS, _SMALL, _LETTERS = 8, 7, 16  # points, and letters in an inch
 
 
-def plot_sweep(
-    folder: Path,
-    out: Path,
-    *,
-    x: str = _ROUND,
-    y: str = "accuracy",
-    line: str | None = None,
-    panel: str | None = None,
-    adversary: str | None = None,
-) -> None:
+def plot_sweep(folder: Path, out: Path, asked: PlotRequest) -> None:
     """Draw a sweep into a file; see `figure_of`.
 
     Raises:
@@ -52,89 +58,177 @@ def plot_sweep(
     """
     if out.suffix not in FORMATS:
         raise InputError(f"{out} must end in one of {', '.join(FORMATS)}")
-    figure = figure_of(folder, x=x, y=y, line=line, panel=panel, adversary=adversary)
+    figure = figure_of(folder, asked)
     # Text stays text, and a file of the same figures is the same file.
     metadata = {"Date": None} if out.suffix == ".svg" else None
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "overhear"}):
-        figure.savefig(out, metadata=metadata, dpi=160)
+        figure.savefig(out, metadata=metadata, dpi=300)
 
 
-def figure_of(
-    folder: Path,
-    *,
-    x: str = _ROUND,
-    y: str = "accuracy",
-    line: str | None = None,
-    panel: str | None = None,
-    adversary: str | None = None,
-) -> Figure:
-    """A figure of a sweep: means over seeds, with bands or bars of one standard error.
+class _Panels(NamedTuple):
+    """Titles of panels with their runs, row by row; the values of lines and of a swept axis."""
 
-    Args:
-        x: "round", "epsilon", or a swept key: numbers give lines, words bars.
-        y: a name in `overhear.reports.sweep.table.VALUES`.
-        line: swept key with a line for each value; by default the first that is left.
-        panel: swept key with a panel for each value.
-        adversary: whose epsilon stands at x="epsilon"; the first by default.
+    each: list[tuple[str, list[PointResult]]]
+    columns: int
+    line: str | None
+    lines: list[str]
+    values: list[str]
+    note: str
+
+
+def figure_of(folder: Path, asked: PlotRequest) -> Figure:
+    """A figure of a sweep: means over seeds, with bands or bars of one standard error; a gallery.
 
     Raises:
         ImportError: matplotlib is not installed.
         FileNotFoundError: the folder holds no sweep.
         ValueError: a key that was not swept, a figure that no run has, or keys that are left over.
     """
-    # Keys that were swept, none of which is mixed within a line.
-    if y not in VALUES:
-        raise InputError(f"y={y!r} must be one of {', '.join(VALUES)}")
-    results = [point_result for point_result in results_of(folder) if point_result.state == "done"]
-    if not results:
-        raise InputError(f"no run of the sweep in {folder} has ended; run it before its plot")
-    keys = list(results[0].settings)
-    for key in (line, panel, None if x in (_ROUND, _EPSILON) else x):
-        if key is not None and key not in keys:
-            others = ", ".join((_ROUND, _EPSILON, *keys) if key == x else keys)
-            raise InputError(f"{key!r} was not swept; choose among {others}")
-    left = [key for key in keys if key not in (x, panel)]
-    line = line or (left[0] if left else None)
-    if over := [key for key in left if key != line and x != _EPSILON]:
-        raise InputError(f"{', '.join(over)} would be mixed within a line; name it for --panel")
-    if VALUES[y].attack and x == _ROUND:
-        raise InputError(f"y={y!r} is of the whole run and has no rounds; choose another x")
+    if asked.y not in VALUES:
+        raise InputError(f"y={asked.y!r} must be one of {', '.join(VALUES)}")
+    value = VALUES[asked.y]
+    if value.attack and asked.x == _ROUND:
+        raise InputError(f"y={asked.y!r} is of the whole run and has no rounds; choose another x")
+    if asked.agents and value.of_agents is None:
+        raise InputError(f"y={asked.y!r} is no figure of each agent's model; leave --agents out")
+    found = _panels(folder, asked)
+    results = [one for _, of in found.each for one in of]
+    if not asked.gallery and not figures_of(folder, results, asked.y)[asked.agents]:
+        raise InputError(f"no run of the sweep in {folder} has {asked.y}; choose another y")
+    columns, rows = found.columns, -(-len(found.each) // found.columns)
+    if asked.gallery:
+        every = [_pictures_of(folder, *panel, columns) for panel in found.each]
+        lines = [every[columns * row : columns * (row + 1)] for row in range(rows)]
+        return drawn_pictures(lines, note=found.note)
+    # All panels share the axis of values, and a line has one style in each.
+    width = _COLUMN if columns == 1 else max(_PAGE, _WIDE * columns)
+    figure = _figure(width, _HIGH * rows + 0.8, layout="constrained")
+    every_axes = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    legend = dict[str, Any]()
+    for axes, (title, of) in zip(every_axes, found.each, strict=False):
+        for number, name in enumerate(found.lines):
+            if held := _split(of, found.line).get(name):
+                style = (number, len(found.lines))
+                legend[name] = _draw(axes, folder, held, asked, found.values, style=style)
+        if not of:
+            axes.text(0.5, 0.5, "no run has ended", transform=axes.transAxes, ha="center")
+        if asked.x == _ROUND:
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.tick_params(labelsize=_SMALL)
+        axes.set_axisbelow(True)
+        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title(_text(title, width / columns), fontsize=_WORDS)
+    for axes in every_axes[len(found.each) :]:
+        axes.set_axis_off()
+    of_whom = ", mean over agents" if asked.agents else ""
+    figure.supylabel(f"{value.head}{of_whom}", fontsize=_WORDS)
+    figure.supxlabel(f"{_x_words(asked, results)}\n{_text(found.note, width)}", fontsize=_WORDS)
+    if found.line is not None:
+        names = {_text(name): legend[name] for name in found.lines if name in legend}
+        across = int(width * _LETTERS / (max(map(len, names)) + 6))
+        look: dict[str, Any] = {"frameon": False, "fontsize": _SMALL, "title_fontsize": _SMALL}
+        look |= {"loc": "outside upper center", "ncols": max(1, min(len(names), across))}
+        figure.legend(names.values(), names.keys(), title=_short(found.line), **look)
+    return figure
+
+
+def _figure(width: float, height: float, **settings: Any) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise needs("plot", "matplotlib") from error
-    panels = _split(results, panel)
-    lines = list(_split(results, line))
-    if len(lines) > _MOST_LINES:
+    return Figure(figsize=(width, height), **settings)
+
+
+def _panels(folder: Path, asked: PlotRequest) -> _Panels:
+    """The runs that are meant, by panel; none of the keys that were swept is mixed within one."""
+    sweep = kept_sweep(folder)
+    points, keys = list(points_of(sweep, {})), list(sweep.grid)
+    swept, fixed = {"": {**sweep.grid, SEED: sweep.seed_list()}}, {"": flat(sweep.base, "base")}
+    names = Cells(name=str(folder), scale="", swept=swept, fixed=fixed)
+    cells = names.chosen(asked.cell, None)
+
+    def is_meant(one: PointResult | Point) -> bool:
+        of = {**one.settings, SEED: str(one.seed)}
+        return not cells or any(all(of[k] in v for k, v in cell.items()) for cell in cells)
+
+    results = [one for one in results_of(folder) if one.state == "done" and is_meant(one)]
+    if not results:
         raise InputError(
-            f"{line} has {len(lines)} values, and at most {_MOST_LINES} lines are distinguishable; "
-            "use --panel, or another key"
+            f"no run of the sweep in {folder} has ended, or none of --cell; run it first"
         )
-    # All panels share the axis of values, and a line has one style in each.
-    figure = Figure(figsize=(_WIDTH * len(panels), _HEIGHT), layout="constrained")
-    every = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (title, of) in zip(every, panels.items(), strict=True):
-        for number, name in enumerate(lines):
-            held = [one for one in of if line is None or one.settings[line] == name]
-            if held:
-                _draw(axes, folder, held, (x, y, adversary), style=(number, len(lines)), name=name)
-        if x == _ROUND:
-            axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.set_xlabel(_x_words(x, adversary, results))
-        axes.grid(visible=True, color="#dddddd", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        if panel is not None:
-            axes.set_title(f"{panel} = {title}", fontsize=10)
-    every[0].set_ylabel(VALUES[y].head)
-    if line is not None:
-        every[-1].legend(title=line, frameon=False, fontsize=8, title_fontsize=8)
-    return figure
+    if asked.gallery:
+        results = _with_pictures(folder, results)
+    # Every key that has several values is that of lines, of panels or of the axis, and once.
+    x = [] if asked.x in (_ROUND, _EPSILON) else [asked.x]
+    several = [key for key in keys if len(_split(results, key)) > 1]
+    panel = [names.key(word) for word in asked.panel]
+    left = [key for key in several if key not in (*x, *panel)]
+    panel = panel or left[: 2 * asked.gallery]
+    named = names.key(asked.line) if asked.line else line_key(left)
+    line = None if asked.gallery else named
+    given = [*x, *panel, *([] if line is None else [line])]
+    known = keys if {*x} <= {*keys} else [_ROUND, _EPSILON, *keys]
+    mixed = several if asked.x != _EPSILON else ()
+    check_keys(known, given, mixed, remedy="--panel, or choose one of its values by --cell")
+
+    def values(key: str | None) -> list[str]:
+        held = _split(results, key)
+        return [value for value in _split(points, key) if value in held]
+
+    lines = values(line)
+    # One key wraps; of two the first is that of rows.
+    found = [
+        (", ".join(f"{_short(k)} = {v}" for k, v in place), [
+            one for one in results if all(one.settings[k] == v for k, v in place)
+        ])
+        for place in itertools.product(*([(key, v) for v in values(key)] for key in panel))
+    ]  # fmt: skip
+    for what, many, most in (
+        ("panels", len(found), _MOST_PANELS),
+        ("lines", len(lines), _MOST_LINES),
+    ):
+        if many > most:
+            raise InputError(f"{many} {what} must be at most {most}; choose some by --cell")
+    columns = len(values(panel[-1])) if panel else 1
+    columns = -(-columns // -(-columns // _ACROSS)) if len(panel) == 1 else columns
+    # What holds for all that is drawn, and what is missing in it.
+    words = [f"{_short(k)} = {results[0].settings[k]}" for k in keys if k not in (*several, *given)]
+    words.append(_OF_PICTURES if asked.gallery else over_seeds(map(len, _split_all(results))))
+    meant = sum(map(is_meant, points))
+    if not asked.gallery and meant > len(results):
+        words.append(f"{meant - len(results)} of {meant} runs failed or have not ended")
+    on_axis = values(asked.x) if x else []
+    return _Panels(found, columns, line, lines, on_axis, "; ".join(words))
 
 
-def _split(results: Sequence[PointResult], key: str | None) -> dict[str, list[PointResult]]:
-    found: dict[str, list[PointResult]] = {}
+def line_key(keys: Sequence[str]) -> str | None:
+    """The key of lines where none is named: the algorithm, or the first."""
+    return next((k for k in keys if k.startswith("algorithm.")), keys[0] if keys else None)
+
+
+def _short(key: str) -> str:
+    """The last part of a key, or its table where that says it.
+
+    >>> _short("algorithm.name"), _short("data.agents")
+    ('algorithm', 'agents')
+    """
+    return key.removesuffix(".name").rpartition(".")[2]
+
+
+def _text(text: str, inches: float | None = None) -> str:
+    """Words as they are, in no formula of matplotlib's, in lines that fit a width."""
+    words = plain(text).replace("$", r"\$")
+    words = f" {words}" if words.startswith("_") else words  # which would be in no legend
+    across = len(words) + 1 if inches is None else max(15, int(0.85 * _LETTERS * inches))
+    return fill(words, across, break_on_hyphens=False)
+
+
+def _split(results: Sequence[_Run], key: str | None) -> dict[str, list[_Run]]:
+    found: dict[str, list[_Run]] = {}
     for result in results:
         found.setdefault("" if key is None else result.settings[key], []).append(result)
     return found
@@ -144,79 +238,72 @@ def _draw(
     axes: Axes,
     folder: Path,
     results: Sequence[PointResult],
-    asked: tuple[str, str, str | None],
+    asked: PlotRequest,
+    values: Sequence[str],
     *,
     style: tuple[int, int],
-    name: str,
-) -> None:
-    # Colours first, then dashes, tell lines apart.
-    x, y, adversary = asked
+) -> Any:
+    """Draw a line, or its bars over `values`; what a legend shows of it."""
     number, lines = style
     colour = _COLOURS[number % len(_COLOURS)]
-    mark, dash = _MARKS[number % len(_MARKS)], _DASHES[number // len(_COLOURS) % len(_DASHES)]
-    # Over rounds a band, over epsilon a line, over words bars.
-    if x == _ROUND:
-        found = sorted(_by_round(folder, results, y).items())
-        at = [number for number, _ in found]
-        _band(axes, at, [mean for _, mean in found], colour=colour, dash=dash, name=name)
-        return
-    if x == _EPSILON:
-        points = [
-            (spent, mean_of(list(figures_of(folder, of, y)[0].values())))
-            for of in _split_all(results)
-            if math.isfinite(spent := max(_epsilon_of(one, adversary) for one in of))
+
+    def mean(of: Sequence[PointResult]) -> Mean:
+        return mean_of(list(figures_of(folder, of, asked.y)[asked.agents].values()))
+
+    # Over rounds a band, over epsilon and numbers a line, over words bars.
+    numbers = [_number(value) for value in values]
+    bars = None in numbers
+    if asked.x == _ROUND:
+        points = [*_by_round(folder, results, asked).items()]
+    elif asked.x == _EPSILON:
+        spent = [
+            (max(_epsilon_of(one, asked.adversary) for one in of), of) for of in _split_all(results)
         ]
-        _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
-        return
-    by_value = {value: mean_of(list(figures_of(folder, of, y)[0].values()))
-                for value, of in _split(results, x).items()}  # fmt: skip
-    numbers = [_number(value) for value in by_value]
-    if None not in numbers:
-        points = [(n, m) for n, m in zip(numbers, by_value.values(), strict=True) if n is not None]
-        _line(axes, points, colour=colour, dash=dash, mark=mark, name=name)
-        return
-    wide = 0.8 / lines
-    places = [i - 0.4 + wide * (number + 0.5) for i in range(len(by_value))]
-    errors = [0.0 if math.isnan(mean.error) else mean.error for mean in by_value.values()]
-    axes.bar(
-        places,
-        [mean.value for mean in by_value.values()],
-        wide * 0.92,
-        yerr=errors,
-        color=colour,
-        label=name,
-        error_kw={"elinewidth": 1, "capsize": 2},
-    )
-    axes.set_xticks(range(len(by_value)), list(by_value))
+        points = [(epsilon, mean(of)) for epsilon, of in spent if math.isfinite(epsilon)]
+    else:
+        wide = 0.8 / lines
+        places = [
+            i - 0.4 + wide * (number + 0.5) if bars else n or 0.0 for i, n in enumerate(numbers)
+        ]
+        by = _split(results, asked.x)
+        points = [(at, mean(by[v])) for at, v in zip(places, values, strict=True) if v in by]
+    points.sort(key=operator.itemgetter(0))
+    at = [place for place, _ in points]
+    figures = np.array([one.value for _, one in points])
+    errors = np.nan_to_num([one.error for _, one in points])
+    if bars:
+        axes.set_xticks(range(len(values)), [_text(value) for value in values])
+        return axes.bar(at, figures, wide * 0.92, yerr=errors, color=colour, capsize=2)
+    look: dict[str, Any] = {
+        "color": colour,
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "linewidth": 1.2,
+    }
+    mark: dict[str, Any] = {"marker": _MARKS[number % len(_MARKS)], "markersize": 4}
+    if asked.x == _ROUND:
+        axes.fill_between(at, figures - errors, figures + errors, color=colour, alpha=0.18, lw=0)
+        return axes.plot(at, figures, **look, **(mark if len(at) == 1 else {}))[0]
+    return axes.errorbar(at, figures, yerr=errors, capsize=2, **look, **mark)
 
 
-def _by_round(folder: Path, results: Sequence[PointResult], y: str) -> dict[int, Mean]:
+def _by_round(
+    folder: Path, results: Sequence[PointResult], asked: PlotRequest
+) -> dict[float, Mean]:
     """The mean over seeds of each round that all of them evaluated."""
-    value = VALUES[y]
-    curves = [
-        list({line.round: line for line in result.curve(folder)}.values()) for result in results
-    ]
-    rounds = set.intersection(*({line.round for line in curve} for curve in curves))
+    curves = [{line.round: line for line in result.curve(folder)} for result in results]
+    rounds = sorted(set.intersection(*map(set, curves)))
     if not rounds:
         short = min(zip(results, curves, strict=True), key=lambda pair: len(pair[1]))[0].name
         raise InputError(
             f"the runs of a line in {folder} have no round in common: of {short} "
             f"{min(map(len, curves))} evaluations can be read; plot the runs of other rounds apart"
         )
-    found = {}
+    found = dict[float, Mean]()
     for at in rounds:
-        held = [_figure_of(line, y) for curve in curves for line in curve if line.round == at]
-        known = [value.scale * one for one in held if one is not None]
-        if known:
+        held = [VALUES[asked.y].figure(curve[at], agents=asked.agents) for curve in curves]
+        if known := [one for one in held if one is not None]:
             found[at] = mean_of(known)
-    if not found:
-        raise InputError(f"no run of the sweep in {folder} has {y} by round")
     return found
-
-
-def _figure_of(line: Metrics, y: str) -> float | None:
-    of_mean = VALUES[y].of_mean
-    return None if of_mean is None else of_mean(line)
 
 
 def _split_all(results: Sequence[PointResult]) -> list[list[PointResult]]:
@@ -251,10 +338,10 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> str:
-    if x != _EPSILON:
-        return x
-    name = adversary or results[0].adversaries[0].adversary
+def _x_words(asked: PlotRequest, results: Sequence[PointResult]) -> str:
+    if asked.x != _EPSILON:
+        return _text(asked.x)
+    name = asked.adversary or results[0].adversaries[0].adversary
     deltas = sorted(
         {r.delta for result in results for r in result.adversaries if r.adversary == name}
     )
@@ -265,57 +352,99 @@ def _x_words(x: str, adversary: str | None, results: Sequence[PointResult]) -> s
     return words
 
 
-def _band(
-    axes: Axes, at: Sequence[float], means: Sequence[Mean], *, colour: str, dash: str, name: str
-) -> None:
-    values = [mean.value for mean in means]
-    errors = [0.0 if math.isnan(mean.error) else mean.error for mean in means]
-    axes.plot(at, values, color=colour, linestyle=dash, linewidth=1.6, label=name)
-    low = [value - error for value, error in zip(values, errors, strict=True)]
-    high = [value + error for value, error in zip(values, errors, strict=True)]
-    axes.fill_between(at, low, high, color=colour, alpha=0.18, linewidth=0)
+# Galleries: the truth on top, below it what each scenario rebuilt of it, in columns of rounds.
 
 
-def _line(
-    axes: Axes,
-    points: Sequence[tuple[float, Mean]],
-    *,
-    colour: str,
-    dash: str,
-    mark: str,
-    name: str,
-) -> None:
-    found = sorted(points, key=lambda point: point[0])
-    errors = [0.0 if math.isnan(mean.error) else mean.error for _, mean in found]
-    axes.errorbar(
-        [x for x, _ in found],
-        [mean.value for _, mean in found],
-        yerr=errors,
-        color=colour,
-        linestyle=dash,
-        marker=mark,
-        markersize=4,
-        capsize=2,
-        label=name,
-    )
+class Pictures(NamedTuple):
+    """Rows of pictures, each with words below it, or None; a title, and heads over columns."""
+
+    rows: Sequence[tuple[str, Sequence[tuple[Path, str] | None]]]
+    title: str = ""
+    heads: Sequence[str] = ()
 
 
-_MOST_PANELS = 6
+def drawn_pictures(blocks: Sequence[Sequence[Pictures]], *, note: str = "") -> Figure:
+    """Blocks of pictures in lines, none of them smoothed, and a note below them.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    every = list(itertools.chain(*blocks))
+    wide = _LABEL + (_TILE + _GAP) * max(len(row) for block in every for _, row in block.rows)
+    top = 3 * _LINE if any(block.title or block.heads for block in every) else 0
+    high = top + (_TILE + _LINE) * max(len(block.rows) for block in every)
+    width, height = wide * len(blocks[0]), high * len(blocks) + 2 * _LINE * bool(note)
+    figure = _figure(width, height)
+    for number, block in enumerate(every):
+        # Everything is placed in inches from the left and from the top.
+        line, column = divmod(number, len(blocks[0]))
+        box = (wide * column / width, 1 - high * (line + 1) / height, wide / width, high / height)
+        axes = figure.add_axes(box, xlim=(0, wide), ylim=(high, 0))
+        axes.set_axis_off()
+        words: dict[str, Any] = {"fontsize": _SMALL, "ha": "center", "va": "center"}
+        axes.text(wide / 2, _LINE, _text(block.title, wide), **words)
+        across = (wide - _LABEL) / max(len(block.heads), 1)
+        for place, head in enumerate(block.heads):
+            axes.text(_LABEL + across * (place + 0.5), 2.4 * _LINE, _text(head), **words)
+        for row, (name, pictures) in enumerate(block.rows):
+            y = top + (_TILE + _LINE) * row
+            axes.text(_LABEL - _GAP, y + _TILE / 2, _text(name, _LABEL), **words | {"ha": "right"})
+            for place, one in enumerate(pictures):
+                x = _LABEL + (_TILE + _GAP) * place
+                axes.text(x + _TILE / 2, y + _TILE + _LINE / 2, one[1] if one else "–", **words)
+                if one is not None:
+                    with opened_picture(one[0]) as image:
+                        pixels = np.asarray(image.convert("RGB"))
+                    extent = (x, x + _TILE, y + _TILE, y)
+                    axes.imshow(pixels, extent=extent, aspect="auto", interpolation="nearest")
+    figure.text(0.5, _LINE / height, _text(note, width), **words)
+    return figure
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Plot:
-    source: str
-    words: str
+def _with_pictures(folder: Path, results: Sequence[PointResult]) -> list[PointResult]:
+    """The runs of which an attack rebuilt pictures."""
+    attacked = {one.name: own_attack(folder, one) for one in results}
+    found = [one for one in results if any(of.originals for of in attacked[one.name])]
+    if not any(attacked.values()):
+        raise InputError(
+            f"no run of the sweep in {folder} was attacked, or none of --cell; set attack = true "
+            "in [also] of its sweep file and run it again"
+        )
+    if not found:
+        raise InputError(
+            f"the records that attacks in {folder} rebuilt are rows of a table and no pictures; "
+            "`overhear table` has their scores"
+        )
+    return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Shown:
-    title: str
-    heads: list[str]
-    rows: list[list[tuple[str, bool]]]
-    caption: str
-    plots: list[_Plot]
+def _pictures_of(
+    folder: Path, title: str, results: Sequence[PointResult], columns: int
+) -> Pictures:
+    """What the attack on the first seed of a panel rebuilt."""
+    if not results:
+        return Pictures([("no run was attacked", [])], title)
+    one, root = results[0], folder / POINTS / results[0].name
+    own = [of for of in own_attack(folder, one) if of.originals]
+    rounds = sorted({of.round for of in own})
+    presets, victims = ({getattr(of, key) for of in own} for key in ("preset", "victim"))
+    every = len(own[0].originals)
+    count = min(every, max(1, _MOST_PICTURES // (columns * len(rounds))))
+    # All scenarios without the defence, all with it, and what is guessed of no message.
+    truth = [(root / path, "") for path in own[0].originals[:count]]
+    blank: list[tuple[Path, str] | None] = [None for _ in range(count * len(rounds))]
+    rows = {"truth": [*truth * len(rounds), *blank[:0]]}
+    for kind, of in itertools.product((*ROWS, _BLIND), own):
+        name = kind if kind == _BLIND else attack_name(kind, of.scenario, of.preset, [*presets])
+        name += f", agent {of.victim}" if len(victims) > 1 else ""
+        for row in (row for row in of.rows if row.name == kind):
+            cells = rows.setdefault(name, [*blank])
+            for place, path in enumerate(row.images[:count], count * rounds.index(of.round)):
+                decibels = f"{row.psnr[place % count]:.1f} dB".replace("inf", "∞")
+                cells[place] = (root / path, decibels)
+    shown = [title, f"seed {one.seed}", f"{count} of {every} records"]
+    title = ", ".join(shown[not title : 2 + (count < every)])
+    return Pictures([*rows.items()], title, [f"round {number}" for number in rounds])
 
 
 def sweep_html(out: Path) -> str:
@@ -344,7 +473,7 @@ def sweep_html(out: Path) -> str:
     )
 
 
-def _shown(out: Path, value: str) -> _Shown:
+def _shown(out: Path, value: str) -> dict[str, object]:
     table = sweep_table(out, value=value)
     lines = lines_of(table)
     heads = list(dict.fromkeys(head for line in lines for head in line))
@@ -355,30 +484,30 @@ def _shown(out: Path, value: str) -> _Shown:
         ]
         for line in lines
     ]
-    return _Shown(
-        title=VALUES[value].head,
-        heads=heads,
-        rows=rows,
-        caption=table.caption,
-        plots=_plots(out, table),
-    )
+    shown: dict[str, object] = {
+        "title": VALUES[value].head,
+        "heads": heads,
+        "rows": rows,
+        "caption": table.caption,
+    }
+    return shown | _plot(out, table)
 
 
-def _plots(out: Path, table: SweepTable) -> list[_Plot]:
-    """Curves over rounds, a panel for each value of the last key of two; none of more keys."""
+def _plot(out: Path, table: SweepTable) -> dict[str, str]:
+    """Curves over rounds, a line for each algorithm, a panel for each value of two other keys."""
     if find_spec("matplotlib") is None or VALUES[table.value].attack:
-        return []
-    line, panel = (*table.rows, None, None)[:2] if len(table.rows) < 3 else (None, None)
-    panels = {cell.row.get(panel or "") for cell in table.cells}
-    if line is None or len(panels) > _MOST_PANELS:
-        return []
+        return {}
+    keys = [key for key in table.rows if len({cell.row[key] for cell in table.cells}) > 1]
+    line = line_key(keys)
+    panel = [key for key in keys if key != line]
     try:
-        figure = figure_of(out, y=table.value, line=line, panel=panel)
+        figure = figure_of(out, PlotRequest(y=table.value, line=line, panel=panel))
     except InputError:  # a figure that no evaluation has, or more lines than are told apart
-        return []
+        return {}
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=110)
-    words = f"{VALUES[table.value].head} by round, a line for each {line}"
-    words += f", a panel for each {panel}" if panel else ""
+    figure.savefig(drawn, format="png", dpi=160)
+    words = f"{VALUES[table.value].head} by round"
+    words += f", a line for each {line}" if line else ""
+    words += "".join(f", a panel for each {key}" for key in panel)
     text = base64.b64encode(drawn.getvalue()).decode()
-    return [_Plot(source=f"data:image/png;base64,{text}", words=words)]
+    return {"plot": f"data:image/png;base64,{text}", "words": words}

@@ -11,7 +11,7 @@ which holds for normal differences; a single seed has no interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +69,17 @@ def mean_of(values: Sequence[float]) -> Mean:
     spreads = count > 1 and math.isfinite(mean)
     error = float(np.std(values, ddof=1)) / math.sqrt(count) if spreads else math.nan
     return Mean(value=mean, error=error, count=count)
+
+
+def over_seeds(counts: Iterable[int]) -> str:
+    """What means are over, by how many seeds each has.
+
+    >>> over_seeds([3, 2]), over_seeds([1])
+    ('mean and standard error over n = 2 to 3 seeds', 'mean and standard error over n = 1 seed')
+    """
+    every = sorted(set(counts))
+    seeds = " to ".join(dict.fromkeys((str(every[0]), str(every[-1]))))
+    return f"mean and standard error over n = {seeds} seed{'' if every == [1] else 's'}"
 
 
 def difference_of(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:

@@ -16,7 +16,7 @@ from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
 from ...training.models.evaluation import Metrics
 from .attacked import SCORES, OverImages, mean_score, over_images
-from .statistics import Difference, Mean, difference_of, mean_of
+from .statistics import Difference, Mean, difference_of, mean_of, over_seeds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +39,14 @@ class Value:
     of_agents: Callable[[Metrics], Sequence[float] | None] | None = None
     constant: Callable[[Metrics], float | None] = lambda _: None
     attack: str = ""
+
+    def figure(self, metrics: Metrics, *, agents: bool) -> float | None:
+        """Of the mean model, or the mean over the agents' models; None of no such figure."""
+        each = self.of_agents(metrics) if agents and self.of_agents else None
+        if agents:
+            return self.scale * sum(each) / len(each) if each else None
+        found = self.of_mean(metrics) if self.of_mean else None
+        return None if found is None else self.scale * found
 
 
 VALUES: Mapping[str, Value] = {
@@ -199,9 +207,12 @@ def sweep_table(
     keys = list(results[0].settings)
     rows = tuple(rows) or tuple(key for key in keys if key not in columns)
     columns = tuple(columns)
-    _check_keys(keys, rows, columns)
+    check_keys(keys, [*rows, *columns], keys, remedy="rows or columns")
     # Figures by row and column, seed by seed.
-    groups = _groups(results, rows, columns)
+    groups: dict[_Place, list[PointResult]] = {}
+    for result in results:  # in the order of the sweep
+        named = [tuple(result.settings[key] for key in names) for names in (columns, rows)]
+        groups.setdefault((named[0], named[1]), []).append(result)
     figures = {place: figures_of(out, of, value) for place, of in groups.items()}
     if not any(found for found, _ in figures.values()):
         raise InputError(f"no run of the sweep in {out} has {value}; {_instead(out, results)}")
@@ -241,30 +252,17 @@ def sweep_table(
 _Place = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _check_keys(keys: Sequence[str], rows: Sequence[str], columns: Sequence[str]) -> None:
-    for key in (*rows, *columns):
+def check_keys(
+    keys: Sequence[str], given: Sequence[str], mixed: Sequence[str], *, remedy: str
+) -> None:
+    """Refuse keys that were not swept or are given twice, and those that are left over."""
+    for key in given:
         if key not in keys:
             raise InputError(f"{key!r} was not swept; choose among {', '.join(keys)}")
-    if twice := [key for key in rows if key in columns]:
-        raise InputError(f"{twice[0]!r} is given for rows and for columns; give it once")
-    if left := [key for key in keys if key not in (*rows, *columns)]:
-        raise InputError(
-            f"{', '.join(left)} would be mixed within a line; name it for rows or columns"
-        )
-
-
-def _groups(
-    results: Sequence[PointResult], rows: Sequence[str], columns: Sequence[str]
-) -> dict[_Place, list[PointResult]]:
-    """The runs of each line, in the order of the sweep."""
-    found: dict[_Place, list[PointResult]] = {}
-    for result in results:
-        place = (
-            tuple(result.settings[key] for key in columns),
-            tuple(result.settings[key] for key in rows),
-        )
-        found.setdefault(place, []).append(result)
-    return found
+        if given.count(key) > 1:
+            raise InputError(f"{key!r} is given twice; give it once")
+    if left := [key for key in mixed if key not in given]:
+        raise InputError(f"{', '.join(left)} would be mixed within a line; name it for {remedy}")
 
 
 def figures_of(
@@ -277,15 +275,13 @@ def figures_of(
     for result in results:
         if result.state != "done" or result.metrics is None:
             continue
+        found = asked.figure(result.metrics, agents=False)
         if asked.attack:
             found = mean_score(out, result, asked.attack)
-        else:
-            found = asked.of_mean(result.metrics) if asked.of_mean else None
-            each = asked.of_agents(result.metrics) if asked.of_agents else None
-            if each:
-                agents[result.seed] = asked.scale * sum(each) / len(each)
+        if (each := asked.figure(result.metrics, agents=True)) is not None:
+            agents[result.seed] = each
         if found is not None:
-            own[result.seed] = asked.scale * found
+            own[result.seed] = found
     return own, agents
 
 
@@ -356,10 +352,7 @@ _WEAKEST = (Status.PROVEN, Status.HEURISTIC, Status.CANNOT_BE_EXPRESSED, Status.
 
 def _caption(cells: Sequence[Cell], value: str) -> str:
     # Seeds and models that the figures are over.
-    counts = sorted({cell.mean.count for cell in cells})
-    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    plural = "" if counts == [1] else "s"
-    words = [f"{VALUES[value].head}: mean and standard error over n = {seeds} seed{plural}"]
+    words = [f"{VALUES[value].head}: {over_seeds(cell.mean.count for cell in cells)}"]
     if any(cell.agents is not None for cell in cells):
         words.append("of the mean model, and of the mean over the agents' own models")
     text = ", ".join(words) + "."

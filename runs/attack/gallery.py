@@ -27,36 +27,38 @@ _TEXT = 14  # size of the font
 _LINE = 20  # height of a line of text
 
 
-def save_gallery(
-    path: Path,
-    rows: Sequence[tuple[str, Tensor]],
-    *,
-    captions: Sequence[Sequence[str]] | None = None,
-) -> None:
+Row = tuple[str, Tensor, Sequence[str]]
+
+
+def save_gallery(path: Path, rows: Sequence[Row]) -> None:
     """Write images as a PNG file: a row each of originals, blind guesses, reconstructions, ...
 
     Args:
         path: file to write; never overwritten.
-        rows: (label, (N, channels, height, width) images in [0, 1]) each, of one shape; the label
-            stands to the left. Column i shows image i.
-        captions: for each row N short texts to stand under its images, such as "21.3 dB"; an empty
-            sequence leaves a row without. The font has plain Latin letters only.
+        rows: (label, (N, channels, height, width) images in [0, 1], captions) each, of one shape;
+            the label stands to the left, and column i shows image i. Captions are N short texts to
+            stand under them, such as "21.3 dB", or none. The font has plain Latin letters only.
 
     Raises:
         FileExistsError: the file exists.
-        ValueError: there is nothing to show, a shape or a range is wrong, or captions do not fit.
+        ValueError: images that are neither grey nor of three colours, or out of range.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Path(folder) / "gallery.png"
-    ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32))])
+    ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32), [])])
     ...     with Image.open(path) as picture:
     ...         picture.size
     (528, 112)
     """
-    texts = _check(rows, captions)
-    picture = _compose(rows, texts)
+    for label, images, _ in rows:
+        if images.shape[1] not in (1, 3) or not (images.min() >= 0 and images.max() <= 1):
+            raise InputError(
+                f"row {label!r} of shape {tuple(images.shape)} spans [{images.min().item():.4g}, "
+                f"{images.max().item():.4g}] and must have 1 or 3 channels in [0, 1]"
+            )
+    picture = _compose(rows)
     with open(path, "xb", opener=open_private) as file:
         picture.save(file, format="PNG")
 
@@ -76,22 +78,22 @@ def save_picture(path: Path, pixels: Tensor) -> None:
     write_durably(path, held.getvalue())
 
 
-def _compose(rows: Sequence[tuple[str, Tensor]], texts: Sequence[Sequence[str]]) -> Image.Image:
+def _compose(rows: Sequence[Row]) -> Image.Image:
     from PIL import Image, ImageDraw, ImageFont
 
     font = ImageFont.load_default(size=_TEXT)
     count, _, height, width = rows[0][1].shape
     scale = -(-TILE // max(height, width))
     high, wide = height * scale, width * scale
-    margin = max(_width(font, label) for label, _ in rows)
+    margin = max(_width(font, label) for label, _, _ in rows)
     left = margin + 2 * _GAP if margin else _GAP
-    column = max([wide, *(_width(font, text) for row in texts for text in row)]) + _GAP
+    column = max([wide, *(_width(font, text) for row in rows for text in row[2])]) + _GAP
     tops = [_GAP]
-    for row in texts:
+    for _, _, row in rows:
         tops.append(tops[-1] + high + (_LINE if any(row) else 0) + _GAP)
     picture = Image.new("RGB", (left + count * column, tops[-1]), "white")
     draw = ImageDraw.Draw(picture)
-    for (label, images), row, top in zip(rows, texts, tops, strict=False):
+    for (label, images, row), top in zip(rows, tops, strict=False):
         draw.text((_GAP, top + high // 2), label, fill="black", font=font, anchor="lm")
         for place, image in enumerate(images):
             tile = _tile(image, scale)
@@ -115,37 +117,3 @@ def _tile(image: Tensor, scale: int) -> Image.Image:
 
 def _width(font: Any, text: str) -> int:
     return math.ceil(font.getlength(text))
-
-
-def _check(
-    rows: Sequence[tuple[str, Tensor]], captions: Sequence[Sequence[str]] | None
-) -> Sequence[Sequence[str]]:
-    """The captions, one sequence for each row."""
-    if not rows:
-        raise InputError("rows is empty; give at least one (label, images)")
-    shape = rows[0][1].shape
-    if len(shape) != 4 or shape[1] not in (1, 3) or 0 in shape:
-        raise InputError(
-            f"images of shape {tuple(shape)} must be (N, channels, height, width) with 1 or 3 "
-            "channels; other records cannot be drawn"
-        )
-    for label, images in rows:
-        if images.shape != shape:
-            raise InputError(
-                f"row {label!r} has shape {tuple(images.shape)} and the first {tuple(shape)}; "
-                "give the same number of images of one shape in every row"
-            )
-        if not (images.min() >= 0 and images.max() <= 1):
-            raise InputError(
-                f"row {label!r} spans [{images.min().item():.4g}, {images.max().item():.4g}] and "
-                "must lie in [0, 1]; undo the normalisation (Dataset.pixels) and clamp"
-            )
-    if captions is None:
-        return [()] * len(rows)
-    lengths = [len(row) for row in captions]
-    if len(lengths) != len(rows) or not set(lengths) <= {0, shape[0]}:
-        raise InputError(
-            f"captions of lengths {lengths} must be {len(rows)} sequences, each empty or of one "
-            f"text for each of {shape[0]} images"
-        )
-    return captions

@@ -410,8 +410,10 @@ def entry_of(
         (place.folder / gallery).unlink(missing_ok=True)  # of a point that was interrupted
         save_gallery(
             place.folder / gallery,
-            [("original", planted.shown), *((row.name, row.images) for row in rows)],
-            captions=[[], *([f"{value:.1f} dB" for value in row.scores.psnr] for row in rows)],
+            [
+                ("original", planted.shown, ()),
+                *((of.name, of.images, [f"{v:.1f} dB" for v in of.scores.psnr]) for of in rows),
+            ],
         )
     return Scenario(
         scenario=str(point.scenario),

@@ -310,7 +310,7 @@ def _table(
         return _long(filtered()[None], np.ones((1, 1)), rounds=rounds, period=period)[0]
     of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
     gram = np.einsum("k,kst->st", costs, of_modes)
-    every = [strategy_of(gram, period=period).matrix[None]]
+    every = [strategy_of(gram, period=period)[None]]
     if bands < rounds and bands <= period:  # turns are counted one by one
         found = best_filter_of(gram, bands=bands).coefficients if steps else filtered()
         every.append(toeplitz_strategy(found, rounds)[None])

@@ -15,7 +15,6 @@ from scipy import stats
 from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import attacked, work_estimates
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproduced.cells import Cells, cells_of
 from overhear.reports.reproduced.figures_file import read_figures
 from overhear.reports.reproduced.paper_result import (
     SCALES,
@@ -27,10 +26,10 @@ from overhear.reports.reproduced.paper_result import (
     Paper,
     Scale,
     Trend,
+    cells_of,
 )
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
-from overhear.reports.reproduced.request import ReproduceRequest
 from overhear.reports.reproduced.verdicts import (
     Seeds,
     check_data,
@@ -47,10 +46,13 @@ from overhear.reports.reproduced.work_estimates import (
     stored_price,
     sweep_of,
 )
+from overhear.reports.requests import ReproduceRequest
+from overhear.reports.sweep.cells import Cells
 from overhear.reports.sweep.statistics import Mean, mean_of
 from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
 
+READ = "overhear.reports.sweep.attacked.read_attack"
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
@@ -277,8 +279,8 @@ def test_a_cell_is_named_by_short_keys_and_by_values_as_they_are_shown_or_are(te
         ("algorithm=muffliat", None, "and not 'muffliat'; did you mean muffliato?"),
         ("ring", None, "must read key=value,key=value"),
         ("graph=ring,graph.name=full", None, "gives graph.name twice"),
-        ("data=digits", None, "data.name=digits at another scale than smoke"),
-        ("agents=20", None, "data.agents=20 at another scale than smoke"),
+        ("data=digits", None, "no data.name=digits at scale smoke"),
+        ("agents=20", None, "no data.agents=20 at scale smoke; choose another scale, or"),
         ("concentration=0.5", 3, "seeds=3 must lie in [1, 2]"),
     ],
 )  # fmt: skip
@@ -544,8 +546,10 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
             scenario("momentum", 99.0, attack="added later"),
         ]
     )
-    monkeypatch.setattr(attacked, "read_attack", lambda _: kept)
-    runs: list[Any] = [SimpleNamespace(name=f"r{n}", seed=n, attacked=n < 3) for n in (1, 2, 3)]
+    monkeypatch.setattr(READ, lambda _: kept)
+    runs: list[Any] = [
+        SimpleNamespace(name=f"r{n}", seed=n, state="done", attacked=n < 3) for n in (1, 2, 3)
+    ]
     found = attacked.attacked_lines(Path("d"), runs)
     assert [(line.name, line.scores["psnr"]) for line in found] == [
         ("no defence, momentum", {1: 15.0, 2: 15.0}),
@@ -572,10 +576,8 @@ def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, 
         save_picture(tmp_path / "points" / "r" / f"{name}.png", torch.full((1, 8, 8), level))
     blind = SimpleNamespace(mean=None, conventions={"dpdl": Means(mse=1.0, psnr=6.0, ssim=0.1)})
     scenario = SimpleNamespace(attack="", rows=[blind], originals=["0.png", "1.png"])
-    monkeypatch.setattr(
-        attacked, "read_attack", lambda _: SimpleNamespace(scenarios=[scenario, scenario])
-    )
-    runs: list[Any] = [SimpleNamespace(name="r", seed=1, attacked=True)]
+    monkeypatch.setattr(READ, lambda _: SimpleNamespace(scenarios=[scenario, scenario]))
+    runs: list[Any] = [SimpleNamespace(name="r", seed=1, state="done", attacked=True)]
     found = attacked.unattacked_scores(tmp_path, runs, convention="dpdl")
     assert list(found) == ["mean image", "black picture", "another record", "noise"]
     assert {name: of["mse"].count for name, of in found.items()} == dict.fromkeys(found, 1)

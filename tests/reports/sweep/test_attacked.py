@@ -6,14 +6,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from overhear.attacks.scoring.metrics import bootstrap_interval
+from overhear.privacy.errors import InputError
+from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep import attacked
+from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
-from overhear.runs.sweep.results import PointResult, read_results, write_result
-from overhear.runs.sweep.sweep_file import checked, file_text, points_of
-
-BASE = {"data": {"name": "digits"}}
+from overhear.runs.sweep.results import read_results
+from tests.reports.sweep.test_table import sweep_of
 
 
 def row(mse, *, ssim=None):
@@ -30,39 +32,21 @@ def scenario(mse, *, attack="", **more):
 @pytest.fixture
 def sweep(tmp_path, monkeypatch):
     """Two lines of two seeds, of which the second line was not attacked."""
-    out = tmp_path / "d"
-    grid = {"algorithm.name": ["zeta", "alpha"]}
-    file = checked({"base": BASE, "grid": grid, "seeds": 2}, where="s.toml")
-    (out / "results").mkdir(parents=True)
-    (out / "sweep.toml").write_text(file_text(file, BASE), encoding="utf-8")
-    found = {}
-    for point in points_of(file, {}):
-        name = point.settings["algorithm.name"]
-        result = PointResult(
-            name=point.name,
-            settings=dict(point.settings),
-            seed=point.seed,
-            state="done",
-            run_file="",
-            seconds=1.0,
-            attacked=name == "zeta",
-            metrics={
-                "round": 1,
-                "loss": (1.0,),
-                "consensus_accuracy": 0.5,
-                "consensus_loss": 1.0,
-                "consensus_distance": 0.0,
-            },
-        )
-        write_result(out, PointResult.model_validate(result.model_dump()))
-        base = 0.1 * point.seed
-        found[point.name] = SimpleNamespace(
+    names = ["zeta", "alpha"]
+    lines = {(name,): [0.5] * 2 for name in names}
+    grid = {"algorithm.name": names}
+    out = sweep_of(tmp_path / "d", lines, attacked="zeta", grid=grid, seeds=2)
+    found = {
+        result.name: SimpleNamespace(
             scenarios=[
                 scenario([base, base + 0.2]),
                 scenario([base + 0.02, base + 0.24]),
                 scenario([5.0, 5.0], attack="somebody's own"),
             ]
         )
+        for result in read_results(out)
+        for base in [0.1 * result.seed]
+    }
     monkeypatch.setattr(attacked, "read_attack", lambda folder: found[folder.name])
     return out, found
 
@@ -127,3 +111,53 @@ def test_a_sweep_without_an_attack_has_no_such_column(sweep):
     table = sweep_table(out)
     assert not any("attack" in head for head in lines_of(table)[0])
     assert "images" not in table.caption
+
+
+def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
+    out, found = sweep
+    levels = {}
+
+    def paint(point, *what):
+        """The file of a picture of a level of its own."""
+        path = out / "points" / point / f"{'-'.join(what)}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (2, 2), levels.setdefault((point, *what), len(levels))).save(path)
+        return path.name
+
+    def rebuilt(point, name, *where):
+        images = [paint(point, name, *where)]
+        return SimpleNamespace(name=name, images=images, psnr=[levels[point, name, *where]])
+
+    kinds, scenarios = ("no defence", "defended"), ("cross-gradient", "momentum")
+    for point, held in found.items():
+        held.scenarios = [
+            SimpleNamespace(
+                attack="",
+                scenario=of,
+                round=number,
+                victim=0,
+                preset="dlg",
+                originals=[paint(point, "truth")],
+                rows=[
+                    rebuilt(point, "blind guess", str(number)),
+                    *(rebuilt(point, kind, str(number), of) for kind in (*kinds, "clipping only")),
+                ],
+            )
+            for number in (9, 4)
+            for of in scenarios
+        ]
+    [axes] = figure_of(out, PlotRequest(gallery=True, cell="seed=2")).axes
+    point = next(name for name in found if "zeta_seed-2" in name)
+    places = [(kind, number, of) for kind in kinds for of in scenarios for number in "49"]
+    places = [("truth",)] * 2 + places + [("blind guess", number) for number in "49"]
+    wanted = [levels[point, *place] for place in places]
+    assert [int(image.get_array()[0, 0, 0]) for image in axes.images] == wanted
+    texts = [text for one in axes.texts if (text := one.get_text().replace("\n", " "))]
+    assert [text for text in texts if "dB" in text] == [f"{level:.1f} dB" for level in wanted[2:]]
+    names = [f"{kind}, {of}" for kind in kinds for of in scenarios]
+    names = ["seed 2", "round 4", "round 9", "truth", *names, "blind guess"]
+    assert [text for text in texts if "dB" not in text] == names
+    for held in found.values():
+        held.scenarios = [SimpleNamespace(attack="", originals=[])]
+    with pytest.raises(InputError, match="rows of a table and no pictures"):
+        figure_of(out, PlotRequest(gallery=True))

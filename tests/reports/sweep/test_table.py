@@ -12,6 +12,7 @@ from scipy import stats
 from overhear.commands import cli
 from overhear.privacy import Adjacency, Bound, Guarantee, Sampling, Status, Unit
 from overhear.privacy.errors import InputError
+from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep.plot import figure_of, plot_sweep
 from overhear.reports.sweep.statistics import difference_of, mean_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
@@ -48,6 +49,7 @@ def sweep_of(
     *,
     epsilon: float = 2.0,
     constant: float | None = None,
+    attacked: str = "",
     **more: Any,
 ) -> Path:
     sweep = checked({"base": BASE, "grid": GRID, "seeds": 4, **more}, where="s.toml")
@@ -80,6 +82,7 @@ def sweep_of(
             run_file="",
             seconds=1.0,
             adversaries=[] if failed else [adversary(epsilon + point.seed)],
+            attacked=point.settings["algorithm.name"] == attacked,
             metrics=metrics,
         )
         write_result(out, result)
@@ -285,21 +288,47 @@ def test_a_mean_of_nothing_has_no_value():
     assert difference_of({1: 1.0}, {2: 1.0}) is None
 
 
-@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
-def test_a_plot_is_written(tmp_path, ending):
-    out = sweep_of(tmp_path / "d", FOUR)
-    path = tmp_path / f"a.{ending}"
-    plot_sweep(out, path, panel="graph.name")
-    assert path.stat().st_size > 1000
+def test_panels_stand_in_rows_and_columns_and_a_line_has_one_style(tmp_path):
+    lines, grid = ["_a$x", "b$"], {"data.agents": [4, 6, 8], "privacy.epsilon": [1, 2]}
+    held = {
+        (str(row), str(column), line): [(row + column / 10 + number / 100) / 10] * (3 - number)
+        for row, column in [(4, 1), (4, 2), (6, 1), (6, 2), (8, 2)]
+        for number, line in enumerate(lines)
+    }
+    out = sweep_of(tmp_path / "d", held, grid={**grid, "algorithm.name": lines})
+    asked = PlotRequest(panel=["agents", "privacy.epsilon"], cell="agents=4|6|8")
+    figure = figure_of(out, asked)
+    drawn = {axes.get_title(): [line.get_ydata()[0] for line in axes.lines] for axes in figure.axes}
+    assert list(drawn) == [f"agents = {r}, epsilon = {c}" for r in (4, 6, 8) for c in (1, 2)]
+    assert drawn.pop("agents = 8, epsilon = 1") == []
+    assert drawn == {
+        f"agents = {r}, epsilon = {c}": pytest.approx([100 * held[r, c, name][0] for name in lines])
+        for r, c, _ in held
+    }
+    styles = {tuple((o.get_color(), o.get_linestyle()) for o in axes.lines) for axes in figure.axes}
+    assert len(styles - {()}) == 1
+    assert [one.get_text() for one in figure.legends[0].get_texts()] == [r" _a\$x", r"b\$"]
+    words = figure.get_supxlabel()
+    assert "n = 2 to 3 seeds; 23 of 48 runs failed or have not ended" in words.replace("\n", " ")
+    own = figure_of(out, PlotRequest(cell="agents=4,epsilon=2,seed=1", agents=True))
+    assert [line.get_ydata()[0] for line in own.axes[0].lines] == pytest.approx([22, 22.1])
+    assert "\nagents = 4; epsilon = 2; mean and" in own.get_supxlabel()
+    for ending in ("svg", "png", "pdf"):
+        plot_sweep(out, tmp_path / f"a.{ending}", asked)
+        assert (tmp_path / f"a.{ending}").stat().st_size > 1000
 
 
 def test_bars_and_points_hold_the_means(tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
-    [axes] = figure_of(out, x="graph.name", line="algorithm.name").axes
+    [axes] = figure_of(out, PlotRequest(x="graph.name")).axes
     heights = [patch.get_height() for patch in axes.patches]
     assert heights == pytest.approx([54.25, 70.5, 84.0, 70.75])
-    [axes] = figure_of(out, x="epsilon", line="algorithm.name").axes
-    assert axes.get_xlabel() == "epsilon of eavesdropper at delta 1e-05"
+    next(out.glob("results/zeta_ring_seed-1-*")).unlink()
+    half = figure_of(out, PlotRequest(x="graph.name", cell="seed=1")).axes[0]
+    places = [(round(patch.get_x()), patch.get_height()) for patch in half.patches]
+    assert places == [(1, pytest.approx(70)), (0, pytest.approx(80)), (1, pytest.approx(71))]
+    figure = figure_of(out, PlotRequest(x="epsilon"))
+    assert figure.get_supxlabel().startswith("epsilon of eavesdropper at delta 1e-05\n")
 
 
 @pytest.mark.parametrize(
@@ -307,19 +336,28 @@ def test_bars_and_points_hold_the_means(tmp_path):
     [
         ({"y": "beauty"}, "y='beauty' must be one of"),
         ({"x": "model.name"}, "'model.name' was not swept"),
+        ({"panel": "data.name"}, "'data.name' was not swept"),
         ({"line": "algorithm.name"}, "graph.name would be mixed"),
+        ({"panel": ["graph.name", "graph"]}, "'graph.name' is given twice"),
+        ({"panel": ["graph.name"] * 3}, "--panel is given 3 times"),
         ({"y": "psnr", "panel": "graph.name"}, "has no rounds"),
+        ({"y": "rmse", "panel": "graph.name"}, "no run of the sweep .* has rmse"),
+        ({"y": "gradient_norm", "agents": True}, "leave --agents out"),
+        ({"cell": "graph=star"}, "graph.name of .* is ring or full, and not 'star'"),
         ({"x": "epsilon", "adversary": "moon", "panel": "graph.name"}, "adversary='moon'"),
+        ({"adversary": "moon"}, "no effect without --x epsilon"),
+        ({"gallery": True, "y": "loss"}, "--y has no effect with --gallery"),
+        ({"gallery": True}, "was attacked, or none of --cell"),
     ],
 )
 def test_what_cannot_be_a_plot_is_refused(tmp_path, asked, words):
     with pytest.raises(InputError, match=words):
-        figure_of(sweep_of(tmp_path / "d", FOUR), **asked)
+        figure_of(sweep_of(tmp_path / "d", FOUR), PlotRequest(**asked))
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"must end in one of \.svg"):
-        plot_sweep(sweep_of(tmp_path / "d", FOUR), tmp_path / "a.docx")
+        plot_sweep(sweep_of(tmp_path / "d", FOUR), tmp_path / "a.docx", PlotRequest())
 
 
 def change(out: Path, run: str, **values: Any) -> None:
@@ -340,7 +378,7 @@ def test_a_line_with_a_run_that_contradicts_its_proof_is_not_called_proven(tmp_p
     assert [cell.status(cell.spent[0]) for cell in table.cells] == ["contradicted", *["proven"] * 3]
     assert "audit of 1 run measured more than is proven" in table.caption
     with pytest.raises(InputError, match="its epsilon does not hold: more was measured"):
-        figure_of(out, x="epsilon", line="algorithm.name")
+        figure_of(out, PlotRequest(x="epsilon"))
 
 
 def points_drawn(axes: Any) -> list[tuple[float, float]]:
@@ -351,7 +389,7 @@ def points_drawn(axes: Any) -> list[tuple[float, float]]:
 def test_a_figure_stands_at_the_largest_epsilon_of_its_seeds_and_none_is_lost(tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-1", epsilon=9.0)
-    [axes] = figure_of(out, x="epsilon", line="algorithm.name").axes
+    [axes] = figure_of(out, PlotRequest(x="epsilon")).axes
     found = points_drawn(axes)
     assert sorted(found) == [(6.0, 70.5), (6.0, 70.75), (6.0, 84.0), (9.0, 54.25)]
 
@@ -359,9 +397,9 @@ def test_a_figure_stands_at_the_largest_epsilon_of_its_seeds_and_none_is_lost(tm
 def test_settings_with_an_infinite_epsilon_are_told_of(tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-2", epsilon="inf")
-    [axes] = figure_of(out, x="epsilon", line="algorithm.name").axes
-    assert len(points_drawn(axes)) == 3
-    assert "of 1 of 4 settings infinite, and not shown" in axes.get_xlabel()
+    figure = figure_of(out, PlotRequest(x="epsilon"))
+    assert len(points_drawn(figure.axes[0])) == 3
+    assert "of 1 of 4 settings infinite, and not shown" in figure.get_supxlabel()
 
 
 def test_a_small_difference_keeps_its_digits(tmp_path):

@@ -40,7 +40,7 @@ def _shown(picture: np.ndarray, tile: np.ndarray) -> list[tuple[int, int]]:
 def test_every_pixel_of_every_image_is_in_the_picture(tmp_path):
     first, second = _images(3), _images(3).flip(0) * 0.5
     path = tmp_path / "gallery.png"
-    save_gallery(path, [("original", first), ("defended", second)])
+    save_gallery(path, [("original", first, ()), ("defended", second, ())])
     picture = _pixels(path)
     corners = [
         [_shown(picture, _levels(image, 3)) for image in images] for images in (first, second)
@@ -57,27 +57,27 @@ def test_every_pixel_of_every_image_is_in_the_picture(tmp_path):
 @pytest.mark.parametrize(("side", "scale"), [(8, 12), (28, 4), (32, 3), (96, 1), (100, 1)])
 def test_images_are_enlarged_to_96_pixels_or_left_as_they_are(tmp_path, side, scale):
     path = tmp_path / "gallery.png"
-    save_gallery(path, [("", _images(2, side=side, channels=1))])
+    save_gallery(path, [("", _images(2, side=side, channels=1), ())])
     assert _pixels(path).shape == (scale * side + 16, 2 * (scale * side + 8) + 8, 3)
 
 
 def test_grey_images_are_shown_grey(tmp_path):
     images = _images(1, channels=1)
-    save_gallery(tmp_path / "gallery.png", [("", images)])
+    save_gallery(tmp_path / "gallery.png", [("", images, ())])
     assert _shown(_pixels(tmp_path / "gallery.png"), _levels(images[0], 3)) == [(8, 8)]
 
 
 def test_the_background_is_white_where_nothing_is_drawn(tmp_path):
-    save_gallery(tmp_path / "gallery.png", [("", torch.zeros(2, 1, 32, 32))])
+    save_gallery(tmp_path / "gallery.png", [("", torch.zeros(2, 1, 32, 32), ())])
     picture = _pixels(tmp_path / "gallery.png")
     assert (picture == 255).all(axis=2).sum() == picture.shape[0] * picture.shape[1] - 2 * 96**2
 
 
 def test_labels_and_captions_are_drawn_outside_the_images(tmp_path):
     images = _images(2) * 0.5 + 0.5
-    rows = [("original", images), ("defended", images.flip(0))]
-    save_gallery(tmp_path / "plain.png", rows)
-    save_gallery(tmp_path / "told.png", rows, captions=[(), ("12.3 dB", "21.0 dB")])
+    for name, captions in (("plain", ()), ("told", ("12.3 dB", "21.0 dB"))):
+        rows = [("original", images, ()), ("defended", images.flip(0), captions)]
+        save_gallery(tmp_path / f"{name}.png", rows)
     plain, told = _pixels(tmp_path / "plain.png"), _pixels(tmp_path / "told.png")
     assert told.shape[0] > plain.shape[0]
     assert (plain[:, :60] < 128).any()  # black letters left of the images
@@ -89,9 +89,7 @@ def test_labels_and_captions_are_drawn_outside_the_images(tmp_path):
 
 def test_a_long_caption_widens_its_column(tmp_path):
     images = _images(2)
-    save_gallery(
-        tmp_path / "gallery.png", [("", images)], captions=[("a rather long caption",) * 2]
-    )
+    save_gallery(tmp_path / "gallery.png", [("", images, ("a rather long caption",) * 2)])
     picture = _pixels(tmp_path / "gallery.png")
     assert picture.shape[1] > 2 * (96 + 8) + 8
     under = (picture[-28:] < 128).any(axis=(0, 2))
@@ -106,30 +104,20 @@ def test_nothing_is_overwritten(tmp_path):
     path = tmp_path / "gallery.png"
     path.write_text("kept")
     with pytest.raises(FileExistsError):
-        save_gallery(path, [("", _images(1))])
+        save_gallery(path, [("", _images(1), ())])
     assert path.read_text() == "kept"
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
+    ("images", "message"),
     [
-        ([], "rows is empty"),
-        ([("a", torch.zeros(3, 8, 8))], "other records cannot be drawn"),
-        ([("a", torch.zeros(1, 2, 8, 8))], "1 or 3 channels"),
-        ([("a", torch.zeros(0, 1, 8, 8))], "must be"),
-        ([("a", torch.zeros(2, 1, 8, 8)), ("b", torch.zeros(1, 1, 8, 8))], "row 'b' has shape"),
-        ([("a", torch.full((1, 1, 8, 8), 1.1))], r"row 'a' spans \[1.1, 1.1\]"),
-        ([("a", torch.full((1, 1, 8, 8), -0.1))], "undo the normalisation"),
-        ([("a", torch.full((1, 1, 8, 8), torch.nan))], "undo the normalisation"),
+        (torch.zeros(1, 2, 8, 8), "1 or 3 channels"),
+        (torch.full((1, 1, 8, 8), 1.1), r"row 'a' .* spans \[1.1, 1.1\]"),
+        (torch.full((1, 1, 8, 8), -0.1), "channels in"),
+        (torch.full((1, 1, 8, 8), torch.nan), "channels in"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused(tmp_path, rows, message):
+def test_what_cannot_be_drawn_is_refused(tmp_path, images, message):
     with pytest.raises(ValueError, match=message):
-        save_gallery(tmp_path / "gallery.png", rows)
+        save_gallery(tmp_path / "gallery.png", [("a", images, ())])
     assert not (tmp_path / "gallery.png").exists()
-
-
-@pytest.mark.parametrize("captions", [[], [("a",)], [("a", "b"), ()]])
-def test_captions_that_do_not_fit_are_refused(tmp_path, captions):
-    with pytest.raises(ValueError, match="captions of lengths"):
-        save_gallery(tmp_path / "gallery.png", [("", _images(2))], captions=captions)

@@ -7,17 +7,14 @@ A value is what the table shows, or what stands in the run file.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from ...privacy.errors import InputError, did_you_mean
-from ...runs.run_file.tables import ScenarioName
 from ...runs.sweep.part import Part
-from ...runs.sweep.sweep_file import SEED, brief, choice_of, flat
-from .paper_result import SCALES, Computed, Entry, Scale, ScaleName
+from ...runs.sweep.sweep_file import SEED, brief, choice_of
 
 ATTACK = "attack"
 """The key of a line that says what was attacked, beside the swept keys."""
@@ -63,10 +60,10 @@ class Cells:
     """
 
     name: str
-    scale: ScaleName
+    scale: str
     seeds: int = 0
-    swept: Mapping[ScaleName, Mapping[str, Sequence[object]]]
-    fixed: Mapping[ScaleName, Mapping[str, object]] = field(default_factory=dict)
+    swept: Mapping[str, Mapping[str, Sequence[object]]]
+    fixed: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     def key(self, word: str) -> str:
         """The key of a word: its last part, its table, or a paper's name of it.
@@ -162,10 +159,9 @@ class Cells:
             for value in map(str.strip, values.split("|")):
                 places = self.places(word.strip(), value)
                 if not places:
-                    raise InputError(
-                        f"{self.name} has {key}={value} at another scale than {self.scale}; choose "
-                        "that, or another cell"
-                    )
+                    scale = f" at scale {self.scale}; choose another scale, or"
+                    scale = scale if len(self.swept) > 1 else "; choose"
+                    raise InputError(f"{self.name} has no {key}={value}{scale} another cell")
                 found[key] += [place[key] for place in places if place]
         return {key: values for key, values in found.items() if values}
 
@@ -178,35 +174,6 @@ class Cells:
         if key == _KEYS["heterogeneity"] and shown and value.lower() in _ENDS:
             return sorted(shown, key=float)[_ENDS[value.lower()]]
         return None
-
-
-def cells_of(entry: Entry, scale: ScaleName, computed: Sequence[Computed] = ()) -> Cells:
-    """What an entry has.
-
-    Args:
-        computed: the lines of a closed form.
-    """
-    if entry.closed is not None:
-        keys = dict.fromkeys(key for one in computed for key in one.place)
-        lines = {key: list(dict.fromkeys(one.place[key] for one in computed)) for key in keys}
-        return Cells(name=entry.name, scale=scale, swept={scale: lines})
-    scales = {name: entry.scales[name] for name in reversed(SCALES)}
-    return Cells(
-        name=entry.name,
-        scale=scale,
-        seeds=scales[scale].seeds,
-        swept={name: _swept(one) for name, one in scales.items()},
-        fixed={name: flat(one.base, "base") for name, one in scales.items()},
-    )
-
-
-def _swept(scale: Scale) -> dict[str, Sequence[object]]:
-    if not scale.attack:
-        return dict(scale.grid)
-    attack: Mapping[str, Any] = scale.base["attack"]
-    presets = attack.get("presets", [""])
-    each = itertools.product(ROWS, attack.get("scenarios", get_args(ScenarioName)), presets)
-    return {**scale.grid, ATTACK: [attack_name(*one, presets) for one in each]}
 
 
 def attack_name(row: str, scenario: str, preset: str, presets: Sequence[str]) -> str:
