@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from ..privacy.bounded import read_bounded
-from ..privacy.errors import InputError, needs
+from ..privacy.errors import InputError
 from ..privacy.formats.codec import finite
 from ..privacy.formats.pictures import opened_picture
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
