@@ -177,6 +177,7 @@ WITHOUT_FILE = {
     "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/attacked.py",  # pictures.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # json_text.py with a key
+    "reports/sweep/plot.py",  # pictures.py
     "runs/attack/batch.py",  # a bound on memory
     "runs/attack/layouts.py",  # a type; prior_records.py reads
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads

@@ -13,7 +13,7 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.ledger import Spent
-from ...runs.attack.scenario import PLANTED, commands_of
+from ...runs.attack.scenario import commands_of, shown_pictures
 from ...runs.audit.assumptions import Facts, assumptions
 from ...runs.audit.audit_log import trail_of_folder
 from ...runs.audit.evidence import (
@@ -87,15 +87,8 @@ def report_run(
 def _pictures(folder: Path, attack: Attack | None, *, show_records: bool) -> dict[str, bytes]:
     """The pictures of attacks, by path: of planted public records alone unless asked for more."""
     scenarios = attack.scenarios if attack else []
-    shown = [s for s in scenarios if show_records or s.records == PLANTED]
-    named = {path for s in shown for path in s.originals}
-    named |= {path for s in shown for row in s.rows for path in row.images}
-    attacks = folder / run_folder.ATTACKS
-    found = sorted([*attacks.glob("*.png"), *attacks.glob("*/*.png")])
-    paths = {path.relative_to(folder).as_posix(): path for path in found}
-    return {
-        name: read_bounded(path, _LARGEST_PICTURE) for name, path in paths.items() if name in named
-    }
+    found = shown_pictures(folder, scenarios, show_records=show_records)
+    return {name: read_bounded(path, _LARGEST_PICTURE) for name, path in found.items()}
 
 
 def collect(

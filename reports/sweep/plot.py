@@ -21,6 +21,7 @@ import numpy as np
 from ...privacy.errors import InputError, needs
 from ...privacy.formats.pictures import opened_picture
 from ...privacy.plain_text import plain
+from ...runs.attack.scenario import shown_pictures
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep_file import SEED, Point, flat, kept_sweep, points_of
 from ..requests import PlotRequest
@@ -145,6 +146,7 @@ def _figure(width: float, height: float, **settings: Any) -> Figure:
 
 def _panels(folder: Path, asked: PlotRequest) -> _Panels:
     """The runs that are meant, by panel; none of the keys that were swept is mixed within one."""
+    ended = [one for one in results_of(folder) if one.state == "done"]
     sweep = kept_sweep(folder)
     points, keys = list(points_of(sweep, {})), list(sweep.grid)
     swept, fixed = {"": {**sweep.grid, SEED: sweep.seed_list()}}, {"": flat(sweep.base, "base")}
@@ -155,7 +157,7 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
         of = {**one.settings, SEED: str(one.seed)}
         return not cells or any(all(of[k] in v for k, v in cell.items()) for cell in cells)
 
-    results = [one for one in results_of(folder) if one.state == "done" and is_meant(one)]
+    results = [one for one in ended if is_meant(one)]
     if not results:
         raise InputError(
             f"no run of the sweep in {folder} has ended, or none of --cell; run it first"
@@ -170,7 +172,7 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
     panel = panel or left[: 2 * asked.gallery]
     named = names.key(asked.line) if asked.line else line_key(left)
     line = None if asked.gallery else named
-    given = [*x, *panel, *([] if line is None else [line])]
+    given = [*x, *panel, *([] if line is None or line in x else [line])]
     known = keys if {*x} <= {*keys} else [_ROUND, _EPSILON, *keys]
     mixed = several if asked.x != _EPSILON else ()
     check_keys(known, given, mixed, remedy="--panel, or choose one of its values by --cell")
@@ -431,7 +433,8 @@ def _pictures_of(
     every = len(own[0].originals)
     count = min(every, max(1, _MOST_PICTURES // (columns * len(rounds))))
     # All scenarios without the defence, all with it, and what is guessed of no message.
-    truth = [(root / path, "") for path in own[0].originals[:count]]
+    shown = shown_pictures(root, own)
+    truth = [(shown[path], "") if path in shown else None for path in own[0].originals[:count]]
     blank: list[tuple[Path, str] | None] = [None for _ in range(count * len(rounds))]
     rows = {"truth": [*truth * len(rounds), *blank[:0]]}
     for kind, of in itertools.product((*ROWS, _BLIND), own):
@@ -441,9 +444,9 @@ def _pictures_of(
             cells = rows.setdefault(name, [*blank])
             for place, path in enumerate(row.images[:count], count * rounds.index(of.round)):
                 decibels = f"{row.psnr[place % count]:.1f} dB".replace("inf", "∞")
-                cells[place] = (root / path, decibels)
-    shown = [title, f"seed {one.seed}", f"{count} of {every} records"]
-    title = ", ".join(shown[not title : 2 + (count < every)])
+                cells[place] = (shown[path], decibels) if path in shown else None
+    words = [title, f"seed {one.seed}", f"{count} of {every} records"]
+    title = ", ".join(words[not title : 2 + (count < every)])
     return Pictures([*rows.items()], title, [f"round {number}" for number in rounds])
 
 

@@ -367,6 +367,23 @@ def _differences(held: Mapping[str, object], asked: Mapping[str, object]) -> str
 PLANTED = "public test records, planted as the victim's batch of re-enacted rounds"
 
 
+def shown_pictures(
+    folder: Path, scenarios: Sequence[Scenario], *, show_records: bool = False
+) -> dict[str, Path]:
+    """The pictures of attacks that lie in a run's folder, by the path that their file names.
+
+    Args:
+        show_records: whether those of other records than planted public ones are meant, too.
+    """
+    shown = [of for of in scenarios if show_records or of.records == PLANTED]
+    named = {path for of in shown for path in of.originals}
+    named |= {path for of in shown for row in of.rows for path in row.images}
+    attacks = folder / run_folder.ATTACKS
+    found = sorted([*attacks.glob("*.png"), *attacks.glob("*/*.png")])
+    paths = {path.relative_to(folder).as_posix(): path for path in found}
+    return {name: path for name, path in paths.items() if name in named}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Aim:
     """A point, the rounds that are re-enacted for it, and mu of what they release."""

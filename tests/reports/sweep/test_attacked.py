@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep import attacked
 from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
+from overhear.runs.attack.scenario import PLANTED
 from overhear.runs.sweep.results import read_results
 from tests.reports.sweep.test_table import sweep_of
 
@@ -119,10 +121,10 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
 
     def paint(point, *what):
         """The file of a picture of a level of its own."""
-        path = out / "points" / point / f"{'-'.join(what)}.png"
+        path = out / "points" / point / "attacks" / f"{'-'.join(what)}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (2, 2), levels.setdefault((point, *what), len(levels))).save(path)
-        return path.name
+        return f"attacks/{path.name}"
 
     def rebuilt(point, name, *where):
         images = [paint(point, name, *where)]
@@ -137,6 +139,7 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
                 round=number,
                 victim=0,
                 preset="dlg",
+                records=PLANTED,
                 originals=[paint(point, "truth")],
                 rows=[
                     rebuilt(point, "blind guess", str(number)),
@@ -157,6 +160,16 @@ def test_a_gallery_has_the_pictures_of_its_seed_scenario_and_round(sweep):
     names = [f"{kind}, {of}" for kind in kinds for of in scenarios]
     names = ["seed 2", "round 4", "round 9", "truth", *names, "blind guess"]
     assert [text for text in texts if "dB" not in text] == names
+    # No file that lies elsewhere is drawn, and no record that is not a planted public one.
+    first, *others = found[point].scenarios
+    shutil.copy(out / "points" / point / first.originals[0], out / "elsewhere.png")
+    first.originals = ["../../elsewhere.png"]
+    for other in others:
+        other.records = "records of its own"
+    drawn = figure_of(out, PlotRequest(gallery=True, cell="seed=2")).axes[0].images
+    assert [int(image.get_array()[0, 0, 0]) for image in drawn] == [
+        levels[point, kind, "9", first.scenario] for kind in kinds
+    ] + [levels[point, "blind guess", "9"]]
     for held in found.values():
         held.scenarios = [SimpleNamespace(attack="", originals=[])]
     with pytest.raises(InputError, match="rows of a table and no pictures"):

@@ -38,6 +38,10 @@ OTHER_MEANINGS = {
     ("attacks/scoring/metrics.py", "dpdl"),  # how a paper scales images
     ("commands/attack.py", "dpdl"),  # the same
     ("commands/demo.py", "dpdl"),  # the text of a run file
+    ("reports/requests.py", "dpdl"),  # examples of cells
+    ("reports/requests.py", "muffliato"),
+    ("reports/sweep/cells.py", "dm-hsgd"),  # baselines without noise in papers' tables
+    ("reports/sweep/cells.py", "sgda"),
     ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios
     ("runs/run_file/data_table.py", "whisper"),  # quadratics of its paper
     ("training/data/quadratic.py", "whisper"),  # the same
