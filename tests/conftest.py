@@ -88,9 +88,10 @@ def _hears_signals():
 
 @pytest.fixture
 def run_file(tmp_path, request):
-    """The run file RUN of the module of a test, which may be the usual one."""
+    """The run file RUN of the module of a test, where it has one as a text, or the usual one."""
     path = tmp_path / "run.toml"
-    path.write_text(getattr(request.module, "RUN", RUN_FILE), encoding="utf-8")
+    run = getattr(request.module, "RUN", None)
+    path.write_text(run if isinstance(run, str) else RUN_FILE, encoding="utf-8")
     return path
 
 
