@@ -13,6 +13,7 @@ from ..runs.requests import request_of
 from .attack import attack
 from .plan import config_of
 from .run import Checked, Run
+from .shown import in_pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -166,7 +167,7 @@ def plot(folder: Swept | str | Path, **asked: Any) -> Figure:
     """
     from ..reports.sweep.plot import figure_of
 
-    return figure_of(_folder(folder), request_of(PlotRequest, asked, of="a plot"))
+    return in_pyplot(figure_of(_folder(folder), request_of(PlotRequest, asked, of="a plot")))
 
 
 def _folder(of: Swept | str | Path) -> Path:

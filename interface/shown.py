@@ -507,7 +507,16 @@ def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
         (name, [(folder / one, "") if (folder / one).is_file() else None for one in files])
         for name, files in shown
     ]
-    return drawn_pictures([[Pictures(found)]])
+    figure = drawn_pictures([[Pictures(found)]])
+    figure.set_size_inches(2 * figure.get_size_inches())  # for a screen
+    return in_pyplot(figure)
+
+
+def in_pyplot(figure: Figure) -> Figure:
+    """The same figure as one of pyplot's, which a notebook and `pyplot.show` show."""
+    from matplotlib import pyplot as plt
+
+    return plt.figure(FigureClass=lambda **_: figure)  # type: ignore[arg-type]
 
 
 def attack_of_folder(

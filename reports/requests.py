@@ -55,8 +55,12 @@ class PlotRequest:
         from ..privacy.errors import InputError
 
         for name in ("panel", "cell"):
-            if isinstance(one := getattr(self, name), str):
-                object.__setattr__(self, name, (one,))
+            if (one := getattr(self, name)) is None or isinstance(one, str):
+                object.__setattr__(self, name, () if one is None else (one,))
+        for name, kind in (("x", str), ("y", str), ("agents", bool), ("gallery", bool)):
+            if not isinstance(one := getattr(self, name), kind):
+                must = "be True or False" if kind is bool else "be a name"
+                raise InputError(f"{name}={one!r} must {must}")
         if len(self.panel) > 2:
             raise InputError(f"--panel is given {len(self.panel)} times; give it at most twice")
         given = {one.name for one in fields(self) if getattr(self, one.name) != one.default}

@@ -108,9 +108,8 @@ class Cells:
             ValueError: no scale has it.
         """
         key = self.key(word)
-        every = [one for of in self.swept.values() for one in of.get(key, ())]
-        told = every or [of[key] for of in self.fixed.values() if key in of]
-        every = [*every, *(of[key] for of in self.fixed.values() if key in of)]
+        told = [one for of in self.swept.values() for one in of.get(key, ())] or self._every(key)
+        every = self._every(key)
         asked = self._counted(word, key, value) or _VALUES.get(value.lower(), value)
         if not _named(key, asked, every) and asked.lower() not in _WITHOUT_PRIVACY:
             shown = list(dict.fromkeys(choice_of(key, one).shown for one in told))
@@ -122,6 +121,11 @@ class Cells:
             return [{key: shown} for shown in _named(key, asked, here, of_paper=of_paper)]
         fixed = self.fixed.get(self.scale, {})
         return [{}] if key in fixed and _named(key, asked, [fixed[key]]) else []
+
+    def _every(self, key: str) -> list[object]:
+        """The values of a key at all scales."""
+        swept = (one for of in self.swept.values() for one in of.get(key, ()))
+        return [*swept, *(of[key] for of in self.fixed.values() if key in of)]
 
     def chosen(self, texts: Sequence[str], seeds: int | None) -> Part:
         """The part of the sweep that is asked for, as `run_sweep` takes it.
@@ -156,7 +160,8 @@ class Cells:
                     + "; leave it out"
                 )
             found[key] = []
-            for value in map(str.strip, values.split("|")):
+            whole = _named(key, values.strip(), self._every(key))  # a value may hold a bar itself
+            for value in map(str.strip, [values] if whole else values.split("|")):
                 places = self.places(word.strip(), value)
                 if not places:
                     scale = f" at scale {self.scale}; choose another scale, or"

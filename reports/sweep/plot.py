@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from textwrap import fill
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 _Run = TypeVar("_Run", PointResult, Point)
 FORMATS = (".svg", ".pdf", ".png")
 _ROUND, _EPSILON = "round", "epsilon"
+# Keys along which a line over epsilon may run; others would make a zigzag of two settings.
+_SPENDING = tuple(f"privacy.{key}" for key in ("epsilon", "noise_multiplier", "advantage"))
+_SPENDING += tuple(f"training.{key}" for key in ("rounds", "sampling_rate", "batch_size"))
 # Okabe and Ito's colours, which people with any colour vision tell apart; marks and dashes besides.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _MARKS, _DASHES = ("o", "s", "^", "D", "v", "P", "X"), ("-", "--", "-.", ":")
@@ -71,6 +75,7 @@ def plot_sweep(folder: Path, out: Path, asked: PlotRequest) -> None:
 class _Panels(NamedTuple):
     """Titles of panels with their runs, row by row; the values of lines and of a swept axis."""
 
+    asked: PlotRequest  # with whole keys and the adversary's name
     each: list[tuple[str, list[PointResult]]]
     columns: int
     line: str | None
@@ -95,6 +100,7 @@ def figure_of(folder: Path, asked: PlotRequest) -> Figure:
     if asked.agents and value.of_agents is None:
         raise InputError(f"y={asked.y!r} is no figure of each agent's model; leave --agents out")
     found = _panels(folder, asked)
+    asked = found.asked
     results = [one for _, of in found.each for one in of]
     if not asked.gallery and not figures_of(folder, results, asked.y)[asked.agents]:
         raise InputError(f"no run of the sweep in {folder} has {asked.y}; choose another y")
@@ -127,12 +133,18 @@ def figure_of(folder: Path, asked: PlotRequest) -> Figure:
     of_whom = ", mean over agents" if asked.agents else ""
     figure.supylabel(f"{value.head}{of_whom}", fontsize=_WORDS)
     figure.supxlabel(f"{_x_words(asked, results)}\n{_text(found.note, width)}", fontsize=_WORDS)
+    # Crowded names take no room from the panels.
+    ticks = [one.get_text().count("\n") + 1 for one in every_axes[0].get_xticklabels()]
+    more = max(ticks, default=1) - 1
     if found.line is not None:
-        names = {_text(name): legend[name] for name in found.lines if name in legend}
-        across = int(width * _LETTERS / (max(map(len, names)) + 6))
+        names = {_text(name, width): legend[name] for name in found.lines if name in legend}
+        longest = max(len(line) for name in names for line in name.split("\n"))
+        across = int(width * _LETTERS / (longest + 6))
         look: dict[str, Any] = {"frameon": False, "fontsize": _SMALL, "title_fontsize": _SMALL}
         look |= {"loc": "outside upper center", "ncols": max(1, min(len(names), across))}
         figure.legend(names.values(), names.keys(), title=_short(found.line), **look)
+        more += sum(name.count("\n") for name in names) + (len(names) - 1) // look["ncols"]
+    figure.set_figheight(figure.get_figheight() + _LINE * more)
     return figure
 
 
@@ -164,17 +176,24 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
         )
     if asked.gallery:
         results = _with_pictures(folder, results)
+    # One adversary's epsilon stands on the axis, whichever a run names first.
+    axis = replace(names, swept={"": {_ROUND: (), _EPSILON: (), **swept[""]}})
+    asked = replace(asked, x=axis.key(asked.x))
+    if asked.x == _EPSILON and asked.adversary is None and (first := results[0].adversaries):
+        asked = replace(asked, adversary=first[0].adversary)
     # Every key that has several values is that of lines, of panels or of the axis, and once.
     x = [] if asked.x in (_ROUND, _EPSILON) else [asked.x]
     several = [key for key in keys if len(_split(results, key)) > 1]
     panel = [names.key(word) for word in asked.panel]
-    left = [key for key in several if key not in (*x, *panel)]
+    named = names.key(asked.line) if asked.line else None
+    spending = (k for k in several if k in _SPENDING and k not in (*panel, named))
+    along = [key for key in spending if asked.x == _EPSILON][:1]
+    left = [key for key in several if key not in (*x, *panel, *along)]
     panel = panel or left[: 2 * asked.gallery]
-    named = names.key(asked.line) if asked.line else line_key(left)
-    line = None if asked.gallery else named
+    line = None if asked.gallery else named or line_key(left)
     given = [*x, *panel, *([] if line is None or line in x else [line])]
     known = keys if {*x} <= {*keys} else [_ROUND, _EPSILON, *keys]
-    mixed = several if asked.x != _EPSILON else ()
+    mixed = [key for key in several if key not in along]
     check_keys(known, given, mixed, remedy="--panel, or choose one of its values by --cell")
 
     def values(key: str | None) -> list[str]:
@@ -204,7 +223,7 @@ def _panels(folder: Path, asked: PlotRequest) -> _Panels:
     if not asked.gallery and meant > len(results):
         words.append(f"{meant - len(results)} of {meant} runs failed or have not ended")
     on_axis = values(asked.x) if x else []
-    return _Panels(found, columns, line, lines, on_axis, "; ".join(words))
+    return _Panels(asked, found, columns, line, lines, on_axis, "; ".join(words))
 
 
 def line_key(keys: Sequence[str]) -> str | None:
@@ -272,9 +291,12 @@ def _draw(
     points.sort(key=operator.itemgetter(0))
     at = [place for place, _ in points]
     figures = np.array([one.value for _, one in points])
-    errors = np.nan_to_num([one.error for _, one in points])
+    errors = np.array([one.error for _, one in points])  # NaN of one seed, which has no bar
     if bars:
-        axes.set_xticks(range(len(values)), [_text(value) for value in values])
+        axes.set_xticks(range(len(values)), [_text(value, 1.2) for value in values])
+        if len(values) > 5 or sum(map(len, values)) > _LETTERS:
+            for label in axes.get_xticklabels():
+                label.set(rotation=45, ha="right", rotation_mode="anchor")
         return axes.bar(at, figures, wide * 0.92, yerr=errors, color=colour, capsize=2)
     look: dict[str, Any] = {
         "color": colour,
@@ -317,6 +339,7 @@ def _split_all(results: Sequence[PointResult]) -> list[list[PointResult]]:
 
 
 def _epsilon_of(one: PointResult, adversary: str | None) -> float:
+    """Of that adversary alone: another one's figure is no stand-in."""
     known = {row.adversary: row.epsilon for row in one.adversaries}
     if not known:
         raise InputError("these runs have no epsilon; choose another x")
@@ -325,10 +348,11 @@ def _epsilon_of(one: PointResult, adversary: str | None) -> float:
             f"{one.name} measured more than is proven, so its epsilon does not hold: "
             f"{one.contradictions[0]}; choose another x"
         )
-    if adversary is None:
-        return next(iter(known.values()))
-    if adversary not in known:
-        raise InputError(f"adversary={adversary!r} must be one of {', '.join(known)}")
+    if adversary is None or adversary not in known:
+        raise InputError(
+            f"adversary={adversary!r} must be one of {', '.join(known)}, which {one.name} has; "
+            "name one that all runs have by --adversary, or choose runs by --cell"
+        )
     return known[adversary]
 
 
@@ -343,7 +367,7 @@ def _number(text: str) -> float | None:
 def _x_words(asked: PlotRequest, results: Sequence[PointResult]) -> str:
     if asked.x != _EPSILON:
         return _text(asked.x)
-    name = asked.adversary or results[0].adversaries[0].adversary
+    name = asked.adversary
     deltas = sorted(
         {r.delta for result in results for r in result.adversaries if r.adversary == name}
     )

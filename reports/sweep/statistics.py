@@ -75,11 +75,13 @@ def over_seeds(counts: Iterable[int]) -> str:
     """What means are over, by how many seeds each has.
 
     >>> over_seeds([3, 2]), over_seeds([1])
-    ('mean and standard error over n = 2 to 3 seeds', 'mean and standard error over n = 1 seed')
+    ('mean and standard error over n = 2 to 3 seeds', 'one seed, no standard error')
     """
     every = sorted(set(counts))
+    if every == [1]:
+        return "one seed, no standard error"
     seeds = " to ".join(dict.fromkeys((str(every[0]), str(every[-1]))))
-    return f"mean and standard error over n = {seeds} seed{'' if every == [1] else 's'}"
+    return f"mean and standard error over n = {seeds} seeds"
 
 
 def difference_of(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:

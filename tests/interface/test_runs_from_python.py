@@ -153,7 +153,8 @@ def test_gradients_are_attacked_by_paths_as_text(tmp_path, monkeypatch):
 
 
 def test_pictures_that_were_rebuilt_are_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    pyplot.switch_backend("Agg")
     import torch
 
     x, model = torch.linspace(0, 1, 16).reshape(1, 1, 4, 4), torch.nn.Linear(16, 2)
@@ -161,9 +162,9 @@ def test_pictures_that_were_rebuilt_are_drawn(tmp_path):
     torch.save([one.grad for one in model.parameters()], tmp_path / "sent.pt")
     whole = torch.nn.Sequential(torch.nn.Flatten(), model)
     found = oh.attack(tmp_path / "sent.pt", model=whole, out=tmp_path / "a", input_shape=(1, 4, 4))
-    assert (
-        len(found.plot().axes[0].images) == 3
-    )  # rebuilt, blind guess, and what a defence would leave
+    figure = found.plot()
+    assert len(figure.axes[0].images) == 3  # rebuilt, blind guess, what a defence would leave
+    assert pyplot.gcf() is figure  # which a notebook shows
 
 
 def test_epsilon_is_told_round_by_round(tmp_path):
@@ -234,7 +235,9 @@ def test_commands_have_their_names_in_python(run, tmp_path):
     assert len(swept.results) == 4
     assert "learning_rate" in str(oh.table(tmp_path / "swept"))
     assert str(oh.table(swept)) == str(oh.table(tmp_path / "swept"))
-    assert oh.plot(swept).axes
+    figure = oh.plot(swept)
+    assert figure.axes
+    assert figure.canvas.manager is not None  # which a notebook shows
     other = oh.train(RUN, tmp_path / "other", set={"privacy.epsilon": 1})
     assert "| epsilon: eavesdropper |" in oh.compare([run, other.folder])._repr_markdown_()
     assert not oh.check(run, POLICY).passed  # no report of it is there

@@ -21,6 +21,7 @@ from overhear.runs.sweep.sweep_file import checked, file_text, points_of
 from overhear.training.models.evaluation import Metrics
 
 BASE = {"data": {"name": "digits"}}
+SPENT = {"algorithm.name": ["zeta"], "privacy.noise_multiplier": [1, 2]}
 GRID = {"algorithm.name": ["zeta", "alpha"], "graph.name": ["ring", "full"]}
 
 
@@ -312,7 +313,7 @@ def test_panels_stand_in_rows_and_columns_and_a_line_has_one_style(tmp_path):
     assert "n = 2 to 3 seeds; 23 of 48 runs failed or have not ended" in words.replace("\n", " ")
     own = figure_of(out, PlotRequest(cell="agents=4,epsilon=2,seed=1", agents=True))
     assert [line.get_ydata()[0] for line in own.axes[0].lines] == pytest.approx([22, 22.1])
-    assert "\nagents = 4; epsilon = 2; mean and" in own.get_supxlabel()
+    assert "\nagents = 4; epsilon = 2; one seed, no standard\nerror" in own.get_supxlabel()
     for ending in ("svg", "png", "pdf"):
         plot_sweep(out, tmp_path / f"a.{ending}", asked)
         assert (tmp_path / f"a.{ending}").stat().st_size > 1000
@@ -327,15 +328,51 @@ def test_bars_and_points_hold_the_means(tmp_path):
     half = figure_of(out, PlotRequest(x="graph.name", cell="seed=1")).axes[0]
     places = [(round(patch.get_x()), patch.get_height()) for patch in half.patches]
     assert places == [(1, pytest.approx(70)), (0, pytest.approx(80)), (1, pytest.approx(71))]
-    figure = figure_of(out, PlotRequest(x="epsilon"))
+    errors = [segment for one in half.collections for segment in one.get_segments()]
+    assert [len(segment) for segment in errors] == [0] * len(errors)  # of one seed
+    figure = figure_of(out, PlotRequest(x="epsilon", panel="graph"))
     assert figure.get_supxlabel().startswith("epsilon of eavesdropper at delta 1e-05\n")
+
+
+def test_names_are_wrapped_and_crowded_bars_have_slanted_ones(tmp_path):
+    names, long = ["a|b", "b", *"cdefg"], "long " * 60
+    grid = {"algorithm.name": [*names, long], "graph.name": ["ring"]}
+    out = sweep_of(tmp_path / "d", {(name, "ring"): [0.5] for name in [*names, long]}, grid=grid)
+    figure = figure_of(out, PlotRequest(x="algorithm", line="algorithm"))
+    ticks = figure.axes[0].get_xticklabels()
+    assert {one.get_rotation() for one in ticks} == {45}
+    texts = [*ticks, *figure.legends[0].get_texts()]
+    assert max(len(line) for one in texts for line in one.get_text().split("\n")) < 50
+    [axes] = figure_of(out, PlotRequest(x="algorithm", cell="algorithm=a|b")).axes
+    assert [one.get_text() for one in axes.get_xticklabels()] == ["a|b"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_one_adversary_stands_on_the_axis_of_epsilon(tmp_path, order):
+    """Another's epsilon is no stand-in where a run names another one first, or has it alone."""
+    out = sweep_of(tmp_path / "d", {("zeta", "1"): [0.5], ("zeta", "2"): [0.6]}, grid=SPENT)
+    [seen] = json.loads(next(out.glob("results/*.json")).read_text())["adversaries"]
+    single = {**seen, "name": "single-message", "epsilon": 0.5}
+    for name, held in zip(("1", "2"), [[single], [seen, single]][::order], strict=True):
+        change(out, f"zeta_{name}_seed-1", adversaries=held)
+    if order == 1:
+        figure = figure_of(out, PlotRequest(x="epsilon"))
+        assert points_drawn(figure.axes[0]) == [(0.5, 50), (0.5, 60)]
+        assert figure.get_supxlabel().startswith("epsilon of single-message at")
+    else:
+        with pytest.raises(InputError, match="'eavesdropper' must be one of single-message, which"):
+            figure_of(out, PlotRequest(x="epsilon"))
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
         ({"y": "beauty"}, "y='beauty' must be one of"),
-        ({"x": "model.name"}, "'model.name' was not swept"),
+        ({"x": "model.name"}, "are round, epsilon, .*, and not 'model.name'"),
+        ({"x": "name"}, "'name' may be algorithm.name or graph.name or data.name"),
+        ({"x": "epsilon"}, "graph.name would be mixed"),
+        ({"agents": "no"}, "agents='no' must be True or False"),
+        ({"x": None}, "x=None must be a name"),
         ({"panel": "data.name"}, "'data.name' was not swept"),
         ({"line": "algorithm.name"}, "graph.name would be mixed"),
         ({"panel": ["graph.name", "graph"]}, "'graph.name' is given twice"),
@@ -347,7 +384,7 @@ def test_bars_and_points_hold_the_means(tmp_path):
         ({"x": "epsilon", "adversary": "moon", "panel": "graph.name"}, "adversary='moon'"),
         ({"adversary": "moon"}, "no effect without --x epsilon"),
         ({"gallery": True, "y": "loss"}, "--y has no effect with --gallery"),
-        ({"gallery": True}, "was attacked, or none of --cell"),
+        ({"gallery": True, "panel": None, "cell": None}, "was attacked, or none of --cell"),
     ],
 )
 def test_what_cannot_be_a_plot_is_refused(tmp_path, asked, words):
@@ -378,7 +415,7 @@ def test_a_line_with_a_run_that_contradicts_its_proof_is_not_called_proven(tmp_p
     assert [cell.status(cell.spent[0]) for cell in table.cells] == ["contradicted", *["proven"] * 3]
     assert "audit of 1 run measured more than is proven" in table.caption
     with pytest.raises(InputError, match="its epsilon does not hold: more was measured"):
-        figure_of(out, PlotRequest(x="epsilon"))
+        figure_of(out, PlotRequest(x="epsilon", panel="graph"))
 
 
 def points_drawn(axes: Any) -> list[tuple[float, float]]:
@@ -389,16 +426,16 @@ def points_drawn(axes: Any) -> list[tuple[float, float]]:
 def test_a_figure_stands_at_the_largest_epsilon_of_its_seeds_and_none_is_lost(tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-1", epsilon=9.0)
-    [axes] = figure_of(out, PlotRequest(x="epsilon")).axes
-    found = points_drawn(axes)
+    axes = figure_of(out, PlotRequest(x="epsilon", panel="graph")).axes
+    found = [point for one in axes for point in points_drawn(one)]
     assert sorted(found) == [(6.0, 70.5), (6.0, 70.75), (6.0, 84.0), (9.0, 54.25)]
 
 
 def test_settings_with_an_infinite_epsilon_are_told_of(tmp_path):
     out = sweep_of(tmp_path / "d", FOUR)
     change(out, "zeta_ring_seed-2", epsilon="inf")
-    figure = figure_of(out, PlotRequest(x="epsilon"))
-    assert len(points_drawn(figure.axes[0])) == 3
+    figure = figure_of(out, PlotRequest(x="epsilon", panel="graph"))
+    assert sum(len(points_drawn(axes)) for axes in figure.axes) == 3
     assert "of 1 of 4 settings infinite, and not shown" in figure.get_supxlabel()
 
 
