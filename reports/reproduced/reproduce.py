@@ -343,7 +343,7 @@ def _caption(outcome: Outcome) -> str:
             " never on test records; no epsilon counts that choice."
         )
     elif entry.closed is None:
-        words.append("Nothing was tuned.")
+        words.append("Nothing was tuned in these runs.")
     sources = dict.fromkeys(line.paper.source for line in outcome.lines if line.paper is not None)
     words += [outcome.left_out] if outcome.left_out else []
     words += [f"The paper's figures: {plain(source, most=None)}." for source in sources]

@@ -27,7 +27,7 @@ from ...privacy.releases.person_ledger import (
 )
 from ...runs.folder.released import HeldRecords, held_records
 from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
-from ...runs.numbers import bound, figure, is_infinite, small
+from ...runs.numbers import bound, is_infinite, lower_bound, small
 from ...training.exposure.events import counted, spent_releases
 from ...training.exposure.guarantees import run_epsilon
 from ...training.persons import total_epsilon
@@ -522,7 +522,7 @@ def person_sentences(total: PersonTotal) -> Iterator[str]:
     shown = "infinite" if is_infinite(total.epsilon) else (
         f"at most {bound(total.epsilon)}"
         if total.status == "proven"
-        else f"at least {figure(total.epsilon)} ({total.status})"
+        else f"at least {lower_bound(total.epsilon)} ({total.status})"
     )  # fmt: skip
     # The figure, and runs that no figure is known of.
     count = len(total.runs)

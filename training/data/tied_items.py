@@ -83,11 +83,11 @@ def tied_items(data: Dataset) -> list[str]:
     seen = hashlib.sha256(repr((shape, rows.shape, tested.shape)).encode())
     for part in (rows, tested):
         seen.update(np.ascontiguousarray(part).data)
-    if (key := seen.digest()) not in _told:
+    if (found := _told.get(key := seen.digest())) is None:
         found = _traces(rows, tested, shape)
         _told.clear()
         _told[key] = found
-    return list(_told[key])
+    return list(found)
 
 
 _told: dict[bytes, list[str]] = {}
