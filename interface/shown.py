@@ -508,7 +508,8 @@ def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
         for name, files in shown
     ]
     figure = drawn_pictures([[Pictures(found)]])
-    figure.set_size_inches(2 * figure.get_size_inches())  # for a screen
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(2 * width, 2 * height)  # for a screen
     return in_pyplot(figure)
 
 
