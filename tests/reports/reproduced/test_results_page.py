@@ -41,7 +41,7 @@ def test_every_figure_of_the_summary_stands_in_a_table_of_the_page_that_its_row_
 
 def test_what_is_said_of_verdicts_is_how_many_were_printed():
     printed = re.findall(r"Of (\d+) lines: ([^.]*)\.", ALL)
-    assert len(printed) == 7
+    assert len(printed) == 8
     said = [{w: int(n) for n, w in re.findall(r"(\d+) ([a-z ]+)", line)} for _, line in printed]
     assert [sum(one.values()) for one in said] == [int(lines) for lines, _ in printed]
     words = [row["verdict"].partition(":")[0] for row in rows() if {"claim", "verdict"} <= set(row)]
