@@ -41,6 +41,13 @@ def audit_log(
         list[str] | None,
         typer.Option(metavar="module:NAME", help="A vector that all know; may be repeated."),
     ] = None,
+    numbers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME",
+            help="A function from (round, agent, released) to numbers by name, or None at the end.",
+        ),
+    ] = None,
     draw: Annotated[
         int | None, typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random.")
     ] = None,
@@ -64,13 +71,15 @@ def audit_log(
     from ..training.own.names import own_object
 
     gradients: Any = own_object(oracle, key="--oracle")
-    starts: Any = None if points is None else own_object(points, key="--points")
-    if starts is not None and not callable(starts):
-        raise InputError(f"--points={points!r} must be a function (round, agent, released)")
+    given: dict[str, Any] = {}
+    for key, name in (("points", points), ("numbers", numbers)):
+        given[key] = None if name is None else own_object(name, key=f"--{key}")
+        if name is not None and not callable(given[key]):
+            raise InputError(f"--{key}={name!r} must be a function (round, agent, released)")
     found = conformance(
         log,
         gradients=gradients,
-        points=starts,
+        **given,
         public=[own_object(name, key="--public") for name in public or ()],
         rounds=draw,
         records=_records(holds or ()),

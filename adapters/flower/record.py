@@ -260,6 +260,7 @@ def record(
     agents: int | None = None,
     keep: Sequence[int] | Literal["all"] = (),
     noise_first: bool = False,
+    rounds: int | None = None,
 ) -> RecordedReplies:
     """A client mod, to stand first in `ClientApp(mods=[...])`.
 
@@ -284,6 +285,8 @@ def record(
             model, which the lines then say and the account assumes. Mods behind Flower's clipping
             add it to the sum of both, in whose rounding noise that is small may be lost; then the
             reply is refused.
+        rounds: the number of the last round, where it is known before the first; later replies are
+            refused.
 
     Raises:
         ImportError: flwr is not installed.
@@ -302,6 +305,7 @@ def record(
         agents=agents,
         keep=kept if isinstance(kept, str) else tuple(sorted(kept)),
         noise_first=noise_first,
+        rounds=rounds,
     )
 
 
@@ -319,6 +323,7 @@ class RecordedReplies:
         agents: how many there are, None for the number of partitions.
         keep: rounds whose transcripts are kept.
         noise_first: whether the noise meets the update before the model does.
+        rounds: the number of the last round, None where it is not known.
     """
 
     folder: Path
@@ -330,6 +335,7 @@ class RecordedReplies:
     agents: int | None
     keep: tuple[int, ...] | Literal["all"] = ()
     noise_first: bool = False
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that no line could hold, before any client trains."""
@@ -423,6 +429,8 @@ class RecordedReplies:
             clip=self.clip,
             unit=self.unit,
             system=self._system,
+            noise=self.noise_std or None,
+            rounds=self.rounds,
             keep=self.keep,
             resume=path.exists(),
         ) as log:

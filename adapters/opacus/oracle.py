@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -26,7 +24,6 @@ def gradients_of(
     loader: Any,
     *,
     loss: Loss,
-    clips: Sequence[float] | None = None,
 ) -> Callable[[Tensor, NDArray[np.int64]], Tensor]:
     """A function of per-example gradients, as a check of conformance takes it.
 
@@ -36,8 +33,6 @@ def gradients_of(
         loader: whose data set and collation give pairs (inputs (B, ...), targets (B, ...)), asked
             for each record by itself.
         loss: of (outputs (1, ...), targets (1, ...)), a scalar.
-        clips: of each parameter, where each is clipped by itself; a check clips whole rows alone,
-            so it is done here.
 
     Returns:
         (point (D,), positions (B,)) -> (B, D) float64.
@@ -84,20 +79,9 @@ def gradients_of(
             with _without_hooks_of_opacus(network):
                 rows = each(point.double().to(device), others, x.to(device), targets.to(device))
             found[at] = rows.detach().cpu()
-        return _clipped(found, sizes, clips)
+        return found
 
     return gradients
-
-
-def _clipped(rows: Tensor, sizes: list[int], clips: Sequence[float] | None) -> Tensor:
-    """(B, D) rows with each part no longer than its clip norm."""
-    if clips is None:
-        return rows
-    parts = zip(rows.split(sizes, dim=1), clips, strict=True)
-    return torch.cat(
-        [part * (clip / part.norm(dim=1, keepdim=True).clamp(min=clip)) for part, clip in parts],
-        dim=1,
-    )
 
 
 def _stacked(pairs: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[list[int], Tensor, Tensor]]:
@@ -178,12 +162,28 @@ class Replay:
         ]
         self._state = _of_trained(optimizer, self._places)
         self._numbers: list[list[dict[str, Any]]] = []
+        self._doubt: tuple[int, str] | None = None
         self._left: dict[int, Tensor] = {first: _flat(parameters)}
         self._again: Any = None
         self._at = first
 
-    def note(self, optimizer: Any) -> None:
-        """Note the numbers of the step that is about to be taken."""
+    def note(self, optimizer: Any, *, declared: bool) -> None:
+        """Note the numbers of the step that is about to be taken.
+
+        Args:
+            declared: whether its learning rates are those that were declared.
+        """
+        at = self._first + len(self._numbers)
+        for group, first in zip(optimizer.param_groups, self._state["param_groups"], strict=True):
+            for key in first.keys() - ({"params", "lr"} if declared else {"params"}):
+                if self._doubt is None and group[key] != first[key]:
+                    self._doubt = (
+                        at,
+                        f"{key} of step {at} is {group[key]}, and was {first[key]}: a number that "
+                        "follows losses tells of the records, so declare a learning rate that "
+                        "changes, watch(..., lr=...) as a list or a function of the step, and keep "
+                        "other numbers of the optimizer as they are",
+                    )
         self._numbers.append(
             [{key: of for key, of in group.items() if key != "params"}
              for group in optimizer.param_groups]
@@ -193,8 +193,8 @@ class Replay:
         """Note the model that a step left behind, for a later round that cannot be done again."""
         self._left[round] = _flat(self._parameters)
 
-    def point(self, round: int, released: Sequence[tuple[int, Tensor]]) -> Tensor | None:
-        """(D,) the model at the start of a round; None where it is not known.
+    def point(self, round: int, released: Sequence[tuple[int, Tensor]]) -> Tensor | str | None:
+        """(D,) the model at the start of a round; None where it is not known, or why not.
 
         Args:
             released: (round, gradient (D,)) of every kept round before it, in order.
@@ -207,6 +207,8 @@ class Replay:
                 f"round {round} is of an earlier session, whose optimizer is gone; look at rounds "
                 f"from {self._first} on, by rounds=range({self._first}, ...)"
             )
+        if self._doubt is not None and round > self._doubt[0]:
+            return self._doubt[1]
         released = [one for one in released if one[0] >= self._first]
         whole = [number for number, _ in released] == list(range(self._first, round))
         if self._kind is None or not whole or len(self._numbers) < round - self._first:
@@ -272,105 +274,3 @@ def _copied(state: Any) -> Any:
     if isinstance(state, dict):
         return {key: _copied(of) for key, of in state.items()}
     return state
-
-
-# Canaries whose gradients an audit chooses: what an adversary could plant that chooses gradients.
-#
-# Canary c has a coordinate k_c of its own. Wherever its record is in a batch, its per-example
-# gradient is replaced, before Opacus clips, by
-#
-#     10 C e_(k_c)             C the clip norm; sound clipping makes C e_(k_c) of it
-#
-# so that canaries do not disturb each other. Of a step's noisy sum y the adversary, who knows all
-# other records, takes u = (y - ordinary)_(k_c) / std, and scores by the log-likelihood ratio
-#
-#     sum_t log(1 - q + q exp(mu u_t - mu^2 / 2)),     mu = C / std, q the sampling rate
-#
-# of N(0, 1) mixed with N(mu, 1) against N(0, 1): it does not know in which batches the canary was.
-#
-# Source: Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", whose Dirac
-# canaries these are.
-
-_LONGER = 10.0  # than the clip norm, so that a canary shows whether anything is clipped
-
-
-class GradientCanaries:
-    """The canaries of one training.
-
-    Args:
-        planted: the data set that they are in.
-        sizes: of each tensor of parameters, in numbers.
-
-    Raises:
-        ValueError: more canaries than coordinates.
-    """
-
-    def __init__(self, planted: Planted, sizes: Sequence[int]) -> None:
-        self.planted, self._sizes = planted, list(sizes)
-        total = sum(self._sizes)
-        if planted.count > total:
-            raise InputError(
-                f"{planted.count} canaries need a coordinate each, and the model has {total} "
-                f"parameters; play more trainings with per_run={total} or less"
-            )
-        # Evenly over all layers; there is nothing secret in them.
-        self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
-        self._first = int(planted.positions[0])
-        self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
-        self.scores = np.zeros(planted.count)
-
-    def plant(
-        self, samples: Sequence[Tensor], present: Sequence[int], *, clip: float
-    ) -> list[Tensor]:
-        """Per-example gradients with those of canaries replaced.
-
-        Args:
-            samples: (B, *shape) of each tensor of parameters.
-            present: (B) positions of the rows.
-            clip: the clip norm.
-        """
-        inside = [(row, at - self._first) for row, at in enumerate(present) if at >= self._first]
-        ordinary = [row for row, at in enumerate(present) if at < self._first]
-        flat = torch.cat([of.detach().reshape(len(of), -1) for of in samples], dim=1)
-        self._ordinary = self._clipped_sum(flat[ordinary], clip)
-        for row, canary in inside:
-            flat[row] = 0.0
-            flat[row, int(self._at[canary])] = _LONGER * clip
-        parts = flat.split(self._sizes, dim=1)
-        return [part.reshape(of.shape) for part, of in zip(parts, samples, strict=True)]
-
-    def note(self, noisy: Tensor, *, std: float, clip: float, rate: float) -> None:
-        """Add up what a step shows of each canary.
-
-        Args:
-            noisy: (D,) the noisy sum.
-            std: of its noise, as declared.
-            clip: the clip norm.
-            rate: at which records are drawn.
-        """
-        at = torch.from_numpy(self._at).to(noisy.device)
-        left = (noisy.detach()[at].double().cpu() - self._ordinary).numpy()
-        # Without noise nothing is claimed; whatever is left of a canary then shows it.
-        self.scores += left / clip if std == 0 else ratio(left / std, mu=clip / std, rate=rate)
-
-    def _clipped_sum(self, rows: Tensor, clip: float) -> Tensor:
-        """(m,) the sum of clipped gradients, at the canaries' coordinates."""
-        factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
-        at = torch.from_numpy(self._at).to(rows.device)
-        return (factors @ rows)[at].double().cpu()
-
-
-def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float64]:
-    """Log-likelihood ratio of a step in which a record is at the rate, against none, in nats.
-
-    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=1.0)[0]), 2)
-    1.5
-    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=0.1)[0]), 3)
-    0.299
-    """
-    if rate >= 1.0:
-        return mu * u - mu**2 / 2.0
-    if rate <= 0.0:
-        return np.zeros_like(u)
-    inside = math.log(rate) + mu * u - mu**2 / 2.0
-    return np.logaddexp(math.log1p(-rate), inside)

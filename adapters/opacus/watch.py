@@ -15,13 +15,8 @@ the deviation z C from its noise multiplier z. Whether this is so, conformance t
 
 from __future__ import annotations
 
-import math
-import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -38,9 +33,10 @@ from torch import Tensor, nn
 
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError, InputTypeError
+from ...runs.recorder.canaries import GradientCanaries, rehearsal_of
 from ...runs.recorder.recorder import Recorder
 from .batches import Batches, present
-from .oracle import GradientCanaries, Loss, Replay, gradients_of
+from .oracle import Loss, Replay, gradients_of
 
 
 def watch(
@@ -49,6 +45,7 @@ def watch(
     *,
     model: nn.Module | None = None,
     loss: Loss = nn.functional.cross_entropy,
+    lr: Any = None,
 ) -> OpacusSystem:
     """A training by Opacus, for `record(..., system=watch(optimizer, loader))`.
 
@@ -61,6 +58,8 @@ def watch(
         loader: as it returned it.
         model: as it returned it; `conformance` needs it, to compute gradients by itself.
         loss: of (outputs, targets) of one example, a scalar.
+        lr: the learning rate, where it is not one number: a list by step or a function of the step,
+            which is held to; `record` takes noise=, scale= and rounds= as well.
 
     Raises:
         ValueError: adaptive or ghost clipping, a distributed training, batches that cannot be told.
@@ -79,7 +78,7 @@ def watch(
     (2.0, 0.25, 'poisson')
     """
     _check(optimizer)
-    return OpacusSystem(optimizer, Batches(loader), model=model, loss=loss)
+    return OpacusSystem(optimizer, Batches(loader), model=model, loss=loss, lr=lr)
 
 
 class _Step(NamedTuple):
@@ -87,7 +86,7 @@ class _Step(NamedTuple):
 
     positions: list[int]
     rows: int
-    clip: float
+    clip: Any
     std: float
     point: Tensor | None
     gradients: list[Tensor] | None
@@ -100,31 +99,35 @@ class OpacusSystem:
         optimizer: checked.
         model: for the oracle of conformance, or None.
         loss: of one example.
+        lr: as it is declared, or None.
     """
 
     ratios = True
 
     def __init__(
-        self, optimizer: Any, batches: Batches, *, model: nn.Module | None, loss: Loss
+        self,
+        optimizer: Any,
+        batches: Batches,
+        *,
+        model: nn.Module | None,
+        loss: Loss,
+        lr: Any = None,
     ) -> None:
         self._optimizer, self._batches = optimizer, batches
-        self._model, self._loss = model, loss
+        self._model, self._loss, self._lr = model, loss, lr
         self._dataset = batches.loader.dataset
         self._recorder: Recorder | None = None
         self._step: _Step | None = None
         self._round, self._gap, self._inside = 0, False, False
         self._canaries = self._planted()
-        self.rehearsal: Path | None = None
-        if self._canaries is not None:
-            folder = tempfile.mkdtemp(prefix="overhear-audit-")
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-            self.rehearsal = Path(folder) / "releases.jsonl"
+        self.rehearsal = None if self._canaries is None else rehearsal_of(self)
 
     @property
     def settings(self) -> Mapping[str, Any]:
         """What `record` takes from the library."""
         found: dict[str, Any] = {
             "name": "opacus", "agents": 1, "agent": 0, "clip": _clip(self._optimizer),
+            "noise": self._std, "scale": self._scale, "lr": self._lr,
         }  # fmt: skip
         if self._batches.poisson:
             found |= {"rate": self._batches.rate, "sampler": "poisson"}
@@ -188,16 +191,22 @@ class OpacusSystem:
                 "model is missing: watch(optimizer, loader, model=model, loss=...) lets "
                 "conformance compute gradients by itself, not by those that Opacus clipped"
             )
-        layers = isinstance(self._optimizer, DPPerLayerOptimizer)
         return gradients_of(
-            self._model,
-            list(self._optimizer.params),
-            self._batches.loader,
-            loss=self._loss,
-            clips=self._optimizer.max_grad_norms if layers else None,
+            self._model, list(self._optimizer.params), self._batches.loader, loss=self._loss
         )
 
-    def points(self, round: int, agent: int, released: Sequence[Any]) -> Tensor | None:  # noqa: ARG002
+    @property
+    def _std(self) -> float:
+        """Of the noise on the sum."""
+        return float(self._optimizer.noise_multiplier) * float(self._optimizer.max_grad_norm)
+
+    @property
+    def _scale(self) -> float:
+        """The value is a mean where the optimizer divides by a public size."""
+        of = self._optimizer  # steps of several batches are refused
+        return 1.0 / of.expected_batch_size if of.loss_reduction == "mean" else 1.0
+
+    def points(self, round: int, agent: int, released: Sequence[Any]) -> Tensor | str | None:  # noqa: ARG002
         """The model at the start of a round, by the optimizer's steps done again."""
         return self._replay.point(round, [(one.round, one.value) for one in released])
 
@@ -257,9 +266,9 @@ class OpacusSystem:
             positions=positions,
             rows=rows,
             clip=clip,
-            std=float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm),
+            std=self._std,
             point=_flat(optimizer.params) if kept else None,
-            gradients=_clipped_by_layer(optimizer, samples) if kept else None,
+            gradients=list(samples) if kept else None,
         )
         if self._canaries is not None and not any(hasattr(of, "_processed") for of in samples):
             made = self._canaries.plant(samples, here, clip=clip)
@@ -285,10 +294,15 @@ class OpacusSystem:
                 "the noisy gradient holds a number that is not finite, which shows that a sum "
                 "overflowed, and that depends on the records; use a smaller learning rate"
             )
-        # The value is a mean where the optimizer divides by a public size.
-        scale = 1.0
-        if optimizer.loss_reduction == "mean":
-            scale = 1.0 / (optimizer.expected_batch_size * optimizer.accumulated_iterations)
+        scale = self._scale
+        said = recorder.header.said("lr", "gradient", self._round - 1)
+        for group in inner.param_groups if said is not None else ():
+            if group["lr"] != said:
+                raise InputError(
+                    f"the learning rate of step {self._round} is {float(group['lr']):.9g}, and "
+                    f"watch(..., lr=...) declared {said:.9g}; take the declared one, since a rate "
+                    "that follows losses tells of the records"
+                )
         self._gap = self._gap or not recorder.keeps(self._round)
         kept: dict[str, Any] = {}
         # A kept round has its value, batch and rows.
@@ -308,7 +322,7 @@ class OpacusSystem:
         if self._canaries is not None:
             noisy = torch.cat([of.reshape(-1) for of in grads]) / scale
             self._canaries.note(noisy, std=step.std, clip=step.clip, rate=self._batches.rate)
-        self._replay.note(inner)
+        self._replay.note(inner, declared=said is not None)
         self._round += 1
         self._inside = True  # the line is written; a refusal above refuses the next step, too
 
@@ -317,7 +331,7 @@ class OpacusSystem:
         if self._recorder is not None and self._recorder.keeps(self._round) and self._gap:
             self._replay.note_left(self._round)
 
-    def _vector(self, clip: float) -> dict[str, Any]:
+    def _vector(self, clip: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"owner": 0, "clip": clip}
         if self._batches.poisson:
             found |= {"rate": self._batches.rate, "sampler": "poisson"}
@@ -348,24 +362,14 @@ def _check(optimizer: Any) -> None:
         )
 
 
-def _clip(optimizer: Any) -> float:
-    """Bound on what one record adds to a sum; over layers the root of the squares."""
+def _clip(optimizer: Any) -> Any:
+    """Bound on what one record adds to a sum; over layers that of each."""
     if isinstance(optimizer, DPPerLayerOptimizer):
-        exact = math.sqrt(sum(float(of) ** 2 for of in optimizer.max_grad_norms))
-        return max(exact, float(optimizer.max_grad_norm))
+        return {
+            "parts": [of.numel() for of in optimizer.params],
+            "each": [float(of) for of in optimizer.max_grad_norms],
+        }
     return float(optimizer.max_grad_norm)
-
-
-def _clipped_by_layer(optimizer: Any, samples: Sequence[Tensor]) -> list[Tensor]:
-    """(B, ...) gradients of examples by parameter, clipped where each is by itself."""
-    if not isinstance(optimizer, DPPerLayerOptimizer):
-        return list(samples)
-    found = []
-    for sample, clip in zip(samples, optimizer.max_grad_norms, strict=True):
-        norms = sample.reshape(len(sample), -1).norm(dim=1) if len(sample) else sample.new_zeros(0)
-        factors = float(clip) / norms.clamp(min=float(clip))
-        found.append(sample * factors.reshape(-1, *[1] * (sample.ndim - 1)))
-    return found
 
 
 def _check_input(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> None:

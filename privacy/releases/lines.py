@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -170,6 +170,7 @@ _UNCLIPPED = "none"
 MOST_AGENTS = 100_000
 _HEADER_KEYS = (
     "schema", "system", "agents", "agent", "unit", "clip", "rate", "sampler", "depends_on", "links",
+    "rounds", "scale", "noise", "weight", "lr",
 )  # fmt: skip
 _RELEASE_KEYS = (
     "from", "to", "kind", "of", "noise", "clip", "rate", "sampler", "at", "kept", "public",
@@ -177,6 +178,33 @@ _RELEASE_KEYS = (
 )  # fmt: skip
 _VECTOR_KEYS = ("owner", "batch", "vector", "part", "weight", "clip", "rate", "sampler", "round")
 _NOISE_KEYS = ("std", "id", "weight", "known_to", "law")
+_CLIP_KEYS = ("parts", "each", "bounded")
+_ULPS = 4e-16  # relative, by which a sum of squares may be rounded
+
+
+class Clip(float):
+    """A bound on the L2 norm of a vector that is kept to in another way than by scaling it whole.
+
+    Attributes:
+        parts: (size, bound) of the parts, end to end, each of which is clipped by itself; the bound
+            is the norm of theirs. Empty where the system bounds vectors by a rule of its own.
+    """
+
+    parts: tuple[tuple[int, float], ...] = ()
+
+
+class Loose(NamedTuple):
+    """A number of a line that its header does not declare.
+
+    Attributes:
+        name: "clip", "noise", "rate" or "weight".
+        value: in the line.
+        said: what the header declares in its place, None for nothing.
+    """
+
+    name: str
+    value: float
+    said: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,6 +222,10 @@ class Header:
         public: whether everything else in a release is a function of public releases alone;
             else of any release.
         encrypted: whether nobody on a link can read what crosses it.
+        rounds: the number of the last round, where it is declared.
+        numbers: clip, scale, noise, weight and lr as they are declared before the first batch:
+            numbers, one for each round, or for each vector of weight; by kind where a mapping; the
+            name of a public function where a text.
     """
 
     system: str
@@ -205,6 +237,28 @@ class Header:
     poisson: bool
     public: bool
     encrypted: bool
+    rounds: int | None = None
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    def said(self, name: str, kind: str, place: int) -> float | None:
+        """What is declared of a number, of a kind of releases; None for nothing.
+
+        Args:
+            name: "clip", "scale", "noise", "weight" or "lr".
+            kind: of the release.
+            place: from 0, of the round after round 1, or of the vector.
+        """
+        found = self.numbers.get(name)
+        found = found.get(kind) if isinstance(found, Mapping) else found
+        if isinstance(found, tuple):
+            found = found[place] if 0 <= place < len(found) else None
+        return None if isinstance(found, str) else found
+
+    @property
+    def by_round(self) -> bool:
+        """Whether a declared number is another one in another round."""
+        every = (of.values() if isinstance(of, Mapping) else [of] for of in self.numbers.values())
+        return any(isinstance(one, tuple) for of in every for one in of)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,6 +322,8 @@ class Release:
             that is not said.
         noise_first: whether its noise is said to have met the bare sum, before anything else was
             added, so that no rounding beside other numbers came before it.
+        scale: the factor of its sum that the header declares, None where it declares none.
+        loose: numbers of it that the header does not declare.
     """
 
     sender: int
@@ -279,6 +335,16 @@ class Release:
     kept: str | None = None
     public: str | None = None
     noise_first: bool = False
+    scale: float | None = None
+    loose: tuple[Loose, ...] = ()
+
+    @property
+    def numbers(self) -> Iterator[tuple[str, float]]:
+        """The numbers that its line says, by name."""
+        for vector in self.of:
+            yield from (("weight", vector.weight), ("clip", vector.clip), ("rate", vector.rate))
+        if self.noise:
+            yield "noise", math.hypot(*(one.std for one in self.noise))
 
 
 class Played(NamedTuple):
@@ -332,17 +398,50 @@ def read_header(found: Mapping[str, Any]) -> Header:
     check_choice(found, "unit", [str(Unit.RECORD), str(Unit.CLIENT)])
     check_choice(found, "depends_on", ["released", "public"])
     check_choice(found, "links", ["clear", "encrypted"])
+    numbers = {
+        key: _declaration(found[key], key)
+        for key in ("clip", "scale", "noise", "weight", "lr")
+        if found.get(key) is not None
+    }
+    clip = numbers.get("clip")
+    rounds = found.get("rounds")
     return Header(
         system=system,
         agents=agents,
         agent=None if found.get("agent") is None else party(found["agent"], "agent", agents),
         unit=Unit(found.get("unit", "record")),
-        clip=None if found.get("clip") is None else _clip(found["clip"]),
+        clip=clip if isinstance(clip, float) else None,
         rate=probability(found.get("rate", 1.0)),
         poisson=said_poisson(found) or False,
         public=found.get("depends_on") == "public",
         encrypted=found.get("links") == "encrypted",
+        rounds=None if rounds is None else integer(rounds, "rounds", least=1, most=_MOST_ROUND),
+        numbers=numbers,
     )
+
+
+def _declaration(found: Any, key: str) -> Any:
+    """A number that is declared, one for each round or vector, by kind, or a function's name."""
+    if isinstance(found, Mapping) and not (key == "clip" and found.keys() & set(_CLIP_KEYS)):
+        if not found or any(isinstance(one, Mapping) and key != "clip" for one in found.values()):
+            raise InputError(
+                f"{key}={shown(found)} must name kinds of releases, with their numbers"
+            )
+        return {str(kind): _declaration(one, key) for kind, one in found.items()}
+    if isinstance(found, Sequence) and not isinstance(found, str):
+        return tuple(_declared_number(one, key) for one in found)
+    if isinstance(found, str) and not (key == "clip" and found == _UNCLIPPED):
+        check_text(found, key)
+        return found
+    return _declared_number(found, key)
+
+
+def _declared_number(found: Any, key: str) -> float:
+    if key == "clip":
+        return read_clip(found)
+    value = number(found, key)
+    check_size(value, key)
+    return value
 
 
 def party_name(party: int, header: Header) -> str:
@@ -398,18 +497,40 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     else:
         specs = [{"owner": sender}]
     of = tuple(_vector(spec, found, header, round=round) for spec in specs)
+    noise = _noise(found["noise"], header, sender=sender)
+    scale = header.said("scale", found["kind"], round - 1)
     # The parts read the rest of the release themselves, by the same rules.
     return Release(
         sender=sender,
         to=receivers(found["to"], header.agents),
         kind=found["kind"],
         of=of,
-        noise=_noise(found["noise"], header, sender=sender),
+        noise=noise,
         unsampled=any(_unsampled(spec, found, header) for spec in specs),
         kept=None if found.get("kept") is None else digest(found["kept"]),
         public=found.get("public"),
         noise_first=found.get("noise_first", False),
+        scale=scale,
+        loose=tuple(_loose(found["kind"], of, noise, header, round=round)),
     )
+
+
+def _loose(
+    kind: str, of: Sequence[Vector], noise: Sequence[Noise], header: Header, *, round: int
+) -> Iterator[Loose]:
+    """Numbers of a line that are not those of its header."""
+    clip, std = (header.said(name, kind, round - 1) for name in ("clip", "noise"))
+    for place, vector in enumerate(of):
+        weight = header.said("weight", kind, place)
+        if vector.weight != (1.0 if weight is None else weight):
+            yield Loose("weight", vector.weight, weight)
+        if vector.clip != clip and math.isfinite(vector.clip):
+            yield Loose("clip", vector.clip, clip)
+        if vector.rate not in (1.0, header.rate):
+            yield Loose("rate", vector.rate, None)
+    total = math.hypot(*(one.std for one in noise))
+    if noise and (std is None or not math.isclose(total, std, rel_tol=_ULPS)):
+        yield Loose("noise", total, std)
 
 
 def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: int) -> Vector:
@@ -419,7 +540,8 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
     if "owner" not in found:
         raise InputError("owner is missing in a vector of `of`: the agent whose records it holds")
     # The clip norm that stands nearest: the vector's, the release's or the header's.
-    clip = found.get("clip", release.get("clip", header.clip))
+    clip = found.get("clip", release.get("clip"))
+    clip = header.said("clip", release["kind"], round - 1) if clip is None else read_clip(clip)
     if clip is None:
         raise InputError(
             "clip is missing: without a bound on what one unit changes, no noise hides it; give "
@@ -451,14 +573,41 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
         vector=name,
         part=part,
         weight=weight,
-        clip=_clip(clip),
+        clip=clip,
         rate=_rate_of(found, release, header),
         round=None if at == round else at,
     )
 
 
-def _clip(found: Any) -> float:
-    return math.inf if found == _UNCLIPPED else positive(found, "clip")
+def read_clip(found: Any) -> float:
+    """A bound on the norm of a vector: of the whole, of parts, or by a rule of the system's own.
+
+    >>> read_clip({"parts": [12, 12, 12, 12], "each": 1.0})
+    2.0
+    """
+    if not isinstance(found, Mapping):
+        return math.inf if found == _UNCLIPPED else positive(found, "clip")
+    if found.keys() == {"bounded"}:
+        return Clip(positive(found["bounded"], "clip"))
+    sizes, each = found.get("parts"), found.get("each")
+    bounds = list(each) if isinstance(each, list | tuple) else [each] * len(sizes or ())
+    if (
+        found.keys() != {"parts", "each"}
+        or not isinstance(sizes, list | tuple)
+        or not len(bounds) == len(sizes) > 0
+    ):
+        raise InputError(
+            f'clip={shown(found)} must be a number, {{"parts": [12, 12], "each": 1.0}} with the '
+            'sizes of the parts that are clipped by themselves and their bounds, or {"bounded": '
+            "2.0} where the system bounds vectors by a rule of its own"
+        )
+    parts = tuple(
+        (integer(size, "size of a part", least=1, most=_MOST_ROUND), positive(one, "clip"))
+        for size, one in zip(sizes, bounds, strict=True)
+    )
+    clip = Clip(math.hypot(*(one for _, one in parts)))
+    clip.parts = parts
+    return clip
 
 
 def _rate_of(found: Mapping[str, Any], release: Mapping[str, Any], header: Header) -> float:

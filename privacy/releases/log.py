@@ -267,6 +267,15 @@ def read_log(
             f"{torn} {'line was' if torn == 1 else 'lines were'} cut off in {of}; what a line "
             "announced may be any round, so every release counts once more"
         )
+    # When a training stops may tell of records; what one log leaves open is open.
+    declared = max((one.header.rounds or 0 for one in every), default=0) or None
+    declared = declared if all(one.header.rounds for one in every) else None
+    last = max((played.round for played in rounds), default=0)
+    if declared is not None and last < declared:
+        warnings.append(
+            f"the last line is about round {last} of {declared} that were declared; who stopped by "
+            "what records showed has released that, too, and no figure counts it"
+        )
     missing = missing_rounds(every)
     if missing:
         few = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in missing[:3])
@@ -276,7 +285,9 @@ def read_log(
             'that did not may say {"round": N, "releases": []}'
         )
     return ReleaseLog(
-        header=replace(first.header, agent=None) if len(every) > 1 else first.header,
+        header=replace(first.header, agent=None, rounds=declared)
+        if len(every) > 1
+        else first.header,
         rounds=dict(sorted(rounds.items())),
         torn=torn,
         warnings=tuple(warnings),
@@ -446,7 +457,7 @@ class _Reader:
             release = read_release(found, header, round=number)
         except InputError as error:
             raise self._wrong(str(error)) from error
-        if '"round"' not in key:  # what it says does not depend on the round it stands in
+        if '"round"' not in key and not header.by_round:  # it says the same in any round
             self._known[key] = release
         return release
 

@@ -51,7 +51,7 @@ from .summary import MOST_LINKS, risk_of, utility
 
 CHECKS: Mapping[str, tuple[str, ...]] = {
     "A1": (),
-    "A2": ("points",),
+    "A2": ("points", "numbers"),
     "A3": ("messages", "residuals", "sums", "rows"),
     "A4": ("sampler",),
     "A5": ("residuals", "knowledge"),
@@ -130,7 +130,8 @@ def _how(number: str, held: Held | None) -> tuple[str, Literal["assumed", "gap"]
         return _ASSUMED, "assumed"
     if failed := [name for name in CHECKS[number] if name in held.failed]:
         return f"{_checks_of(failed)} FAILED in {_of(held.rounds)}", "gap"
-    if passed := [name for name in CHECKS[number] if name in held.passed]:
+    passed = [name for name in CHECKS[number] if name in held.passed]
+    if passed and not held.failed:  # nothing speaks for a list that something contradicts
         return f"{_checks_of(passed)} passed in {_of(held.rounds)}; otherwise assumed", "assumed"
     return _ASSUMED, "assumed"
 

@@ -23,7 +23,7 @@ from scipy.special import chdtr
 from ...attacks.checks.noise_residuals import residual_check
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ...attacks.checks.sampler import Batches, test_batches
-from ...privacy.releases.lines import party_name
+from ...privacy.releases.lines import Clip, party_name
 from ...training.noise_tests import laws
 from .left_over import KeptRounds, LeftOver, Row
 
@@ -58,6 +58,9 @@ def check_sums(of: LeftOver) -> Check:
             name, "no release of these rounds holds a clipped vector", applies=False
         )
     noisy = [row for row in bounded if row.deviation > 0]
+    # A rule of the system's own is in the oracle, too, so that nothing is left for clipping.
+    clips = [v.clip for row in bounded for v in row.at.release.of]
+    own = all(isinstance(clip, Clip) and not clip.parts for clip in clips)
     found, cut = Finding(), sum(row.clipped for row in bounded)
     along = _note(found, noisy, [row.total for row in noisy], "the sum of its gradients")
     beyond = _note(found, noisy, [row.cut_off for row in noisy], "what clipping took off")
@@ -73,7 +76,9 @@ def check_sums(of: LeftOver) -> Check:
         exact = [row for row in bounded if row.is_drawn]
         seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
         why = ""
-        if not cut:
+        if own and not cut:
+            beyond = math.inf
+        elif not cut:
             why = (
                 f"none of {gradients} gradients is longer than the clip norm, so nothing tells "
                 "whether longer ones would be clipped"
@@ -83,16 +88,18 @@ def check_sums(of: LeftOver) -> Check:
                 f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, "
                 f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
             )
-        elif len(exact) < len(bounded) and along < _NEEDED:
+        if not why and len(exact) < len(bounded) and along < _NEEDED:
             why = (
                 f"a sum of twice the weight would show by {along:.1f} deviations of the noise, "
                 f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
             )
         if why:
             return Check.not_run(name, why)
-        outcome = (
-            f"none fails, and a sum of twice the weight would show by {along:.1f} deviations, "
-            f"one without clipping by {beyond:.1f}"
+        outcome = f"none fails, and a sum of twice the weight would show by {along:.1f} deviations"
+        outcome += (
+            ", and vectors are bounded as the oracle bounds them"
+            if own
+            else f", one without clipping by {beyond:.1f}"
         )
     words += f"; {outcome}."
     return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=words)
@@ -197,7 +204,8 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
                     missing = missing or (
                         f"the batch of {where} was not kept" if positions is None else
                         f"how many records {who} holds is not declared; give "
-                        f"records={{{vector.owner}: N}}, or --holds {vector.owner}:N"
+                        f"records={{{vector.owner}: N}} or --holds {vector.owner}:N, or "
+                        "release(..., records=N), which its transcript keeps and no line tells"
                     )  # fmt: skip
                 continue
             held = positions.numpy()

@@ -7,6 +7,7 @@
     rows        what each record added is what the oracle makes of it alone
     sampler     kept batches are Poisson at their rates
     points      gradients were taken where everything is released or public
+    numbers     scales, clip norms, noise, weights and rounds are those declared beforehand
     knowledge   noise with a name is what those who know it make of their seed again
 
 Gradients are those of an oracle that the auditor gives. A check that had too little to say was not
@@ -25,12 +26,13 @@ from torch import Tensor
 
 from ...attacks.checks.result import Check, Verdict
 from ...privacy.errors import InputError
-from ...privacy.releases.lines import party_name
+from ...privacy.releases.lines import Loose, check_keys, number, party_name, shown
 from ...privacy.releases.log import read_log
 from .chance_checks import check_residuals, check_sampler, check_sums
 from .keeping import Gradients, Oracle, raised, vector_of
 from .left_over import KeptRelease, KeptRounds, LeftOver, Row, rounds_text
 from .outcome import Conformance, check_rows, is_random
+from .recorder import plain
 
 # Checks that leave nothing to chance: messages, points, knowledge.
 
@@ -83,26 +85,29 @@ def check_points(
     points: Callable[[int, int, Sequence[Released]], Any] | None,
     public: Sequence[Any],
 ) -> Check:
-    """Points, what is said to be known, and scales are released, public, or made of such.
+    """Points, and what is said to be known, are released, public, or made of such.
 
     Args:
         rounds: what was kept.
         points: (round, agent, released) -> the point, or several of which each must be one; without
             it a point that is none of the released values is not accused.
-        public: vectors that everybody knows, such as the initial model; of one number, a scale
-            that some rounds have.
+        public: vectors that everybody knows, such as the initial model.
     """
     # Each point and known part among what was released before, or made of it.
     name, header = "points", rounds.log.header
     history = _History(rounds, [vector_of(one, "public") for one in public])
-    looked, wrong, untold = 0, "", set[int]()
+    looked, wrong, untold, why = 0, "", set[int](), ""
     for at in rounds.releases:
         number = at.played.round
         for what, owner, vector in _given(at):
             released = history.before(at)
             made = []
             if points is not None:
-                made = _vectors(_asked("points", points, number, owner, released))
+                asked = _asked("points", points, number, owner, released)
+                if isinstance(asked, str):
+                    why = why or asked
+                    continue
+                made = _vectors(asked)
             if history.explains(vector, made, released):
                 looked += 1
             elif points is None or history.is_partial(number):
@@ -116,21 +121,13 @@ def check_points(
     if wrong:
         words = f"{looked} points and known parts were looked for among what was released before"
         return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
-    # Scales are one for all rounds, or public.
-    wrong, free = _scales(rounds.releases, [vector_of(one, "public") for one in public])
-    if wrong:
-        return Check.exact(name, f"{wrong}.", tests=looked + 1, passed=False)
     # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
     # must have looked.
     applies = header.public or any(
         at.release.of or at.kept.known is not None for at in rounds.releases
     )
-    if free:
-        return Check.not_run(
-            name,
-            f"the scale of {free} is not that of other rounds, and may depend on records: keep one "
-            "scale, or give those that everybody knows, such as step sizes, among public=[...]",
-        )
+    if why:
+        return Check.not_run(name, why, applies=applies)
     if untold:
         told = ", ".join(map(str, sorted(untold)))
         return Check.not_run(
@@ -146,44 +143,124 @@ def check_points(
     return Check.exact(name, f"{words}; each is there.", tests=looked)
 
 
-def _scales(every: Sequence[KeptRelease], public: Sequence[Tensor]) -> tuple[str, str]:
-    """Scales that may tell of records: what contradicts, in words, and whose cannot be told.
+Numbers = Callable[[int, int, Sequence[Released]], Mapping[str, float] | None]
 
-    One scale for all rounds tells nothing. One that divides by the size of a batch tells that size,
-    which is as private as the batch.
+
+def check_numbers(rounds: KeptRounds, *, numbers: Numbers | None, public: Sequence[Any]) -> Check:
+    """Scales, clip norms, noise, weights, rates and the number of rounds are as declared.
+
+    A training that chooses one of them when it has seen records tells of these by the choice, and
+    be it the same number in all rounds.
+
+    Args:
+        rounds: what was kept; lines of other rounds are held against the header, too.
+        numbers: (round, agent, released) -> the public numbers of the releases of a round by name,
+            which stand over those of the header; None where the training has ended.
+        public: vectors that everybody knows; of one number, a scale that some rounds have.
     """
-    # By sender and kind, the rounds that have such a release.
-    known = {float(one[0]) for one in public if len(one) == 1}
-    rounds: dict[tuple[int, str], set[object]] = {}
-    for at in every:
-        rounds.setdefault((at.release.sender, at.release.kind), set()).add(at.played)
-    by_kind: dict[tuple[int, str], list[KeptRelease]] = {}
-    for at in every:
-        kind = at.release.sender, at.release.kind
-        # A kind that never comes again is held against the sender's others.
-        by_kind.setdefault(kind if len(rounds[kind]) > 1 else (kind[0], ""), []).append(at)
-    for of in by_kind.values():
-        if len({at.kept.scale for at in of}) == 1:
-            continue
-        # Scales that divide by the size of a batch tell it.
-        sampled = [
-            (at.kept.scale, len(at.kept.batches[0]))
-            for at in of
-            if at.release.of and at.release.of[0].rate < 1 and 0 in at.kept.batches
-        ]
-        products = [scale * size for scale, size in sampled if size > 0]
-        alike = bool(products) and all(
-            math.isclose(product, products[0], rel_tol=_SCALE) for product in products
+    name, header, log = "numbers", rounds.log.header, rounds.log
+    if told := _divided(rounds.releases):
+        return Check.exact(name, f"{told}.", tests=1, passed=False)
+    known = {float(one[0]) for one in (vector_of(one, "public") for one in public) if len(one) == 1}
+    history, kept = _History(rounds, []), {at.release.kept: at for at in rounds.releases}
+    looked, wrong, free = 0, list[str](), dict[str, str]()
+    # What each line says, and the scale of what was kept, against what was declared.
+    for played, of in log.rounds.items():
+        for release in of:
+            at = kept.get(release.kept)
+            said, found = dict[str, float](), list(release.loose)
+            if at is not None:
+                found.append(Loose("scale", at.kept.scale, release.scale))
+                if numbers is not None:
+                    made = numbers_of(numbers, played.round, release.sender, history.before(at))
+                    if made is None:
+                        wrong.append(f"round {played.round} is after the end by `numbers`")
+                    said = dict(made or {})
+                found += [Loose(key, of, None) for key, of in release.numbers if key in said]
+            looked += len(found) + 1
+            for loose in found:
+                declared = said.get(loose.name, loose.said)
+                usual = declared is None and loose.name == "scale" and loose.value in {1.0, *known}
+                if loose.value == declared or usual:
+                    continue
+                words = (
+                    f"{loose.name} {loose.value:.9g} of {release.kind} of "
+                    f"{party_name(release.sender, header)} in round {played.round}"
+                )
+                # A line may say another clip norm than its header, which is no contradiction.
+                if declared is None or (loose.name == "clip" and loose.name not in said):
+                    free.setdefault(loose.name, words)
+                else:
+                    wrong.append(f"{words} is not {declared:.9g}, as was declared")
+    last = max(played.round for played in log.rounds)
+    if header.rounds is not None and last > header.rounds:
+        wrong.append(f"round {last} comes after the last that was declared, {header.rounds}")
+    if wrong:
+        return Check.exact(name, f"{wrong[0]}.", tests=looked, passed=False)
+    ended = numbers is not None and numbers_of(numbers, last + 1, 0, history.all()) is None
+    if header.rounds is None and not ended:
+        free["rounds"] = "the number of rounds"
+    if free:
+        functions = [str(of) for key, of in header.numbers.items() if isinstance(of, str)]
+        remedy = (
+            f"give {functions[0]} as numbers=" if functions else
+            "declare them before the first batch, "
+            f"record(..., {', '.join(f'{key}=' for key in sorted(free))}), each a number, a list "
+            "or a function of the round, or as what kinds of releases have; or give numbers=, a "
+            "public function of releases"
+        )  # fmt: skip
+        return Check.not_run(
+            name, f"{', '.join(free.values())} {'is' if len(free) == 1 else 'are'} not declared, "
+            f"and may depend on records: {remedy}"
+        )  # fmt: skip
+    if header.rounds is not None and last < header.rounds and not ended:
+        return Check.not_run(
+            name,
+            f"the last round is {last} of {header.rounds} that were declared, and when a training "
+            "stops may tell of records: go on, or give numbers=, a public function of releases "
+            "that gives None where the training has ended",
         )
-        if alike and len({size for _, size in sampled if size > 0}) >= _SIZES:
+    words = f"{looked} numbers of {sum(map(len, log.rounds.values()))} releases were compared with "
+    return Check.exact(
+        name, f"{words}those that were declared before the first batch; none differs.", tests=looked
+    )
+
+
+def numbers_of(
+    numbers: Numbers, round: int, agent: int, released: Sequence[Released]
+) -> Mapping[str, float] | None:
+    """What a function of the auditor's makes of releases.
+
+    Raises:
+        ValueError: it is no mapping of numbers by their names.
+    """
+    found = _asked("numbers", numbers, round, agent, released)
+    names = ("scale", "clip", "noise", "weight", "rate")
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise InputError(f"numbers gave {shown(found)}; it must give numbers by name, or None")
+    check_keys(found, names, "what numbers gave")
+    return {key: number(plain(one), key) for key, one in found.items()}
+
+
+def _divided(every: Sequence[KeptRelease]) -> str:
+    """That scales are divided by the size of a batch, which is as private as the batch."""
+    by_kind: dict[tuple[int, str], list[tuple[float, int, str]]] = {}
+    for at in every:
+        if at.release.of and at.release.of[0].rate < 1 and 0 in at.kept.batches:
+            mine = at.kept.scale, len(at.kept.batches[0]), at.name
+            for kind in (at.release.kind, ""):  # a kind may never come again
+                by_kind.setdefault((at.release.sender, kind), []).append(mine)
+    for of in by_kind.values():
+        products = [scale * size for scale, size, _ in of if size > 0]
+        alike = all(math.isclose(product, products[0], rel_tol=_SCALE) for product in products)
+        if alike and len({size for _, size, _ in of if size > 0}) >= _SIZES:
             return (
-                f"the scale of {of[0].name} is divided by the size of its batch, and so tells it; "
+                f"the scale of {of[0][2]} is divided by the size of its batch, and so tells it; "
                 "divide by the expected size"
-            ), ""
-        for at in of:
-            if at.kept.scale not in known:
-                return "", f"{at.name} in round {at.played.round}"
-    return "", ""
+            )
+    return ""
 
 
 def _given(at: KeptRelease) -> list[tuple[str, int, Tensor]]:
@@ -206,6 +283,10 @@ class _History:
         self._public = rounds.log.header.public
         self._made: dict[int, list[tuple[object, Released]]] = {}
         self._numbers = rounds.before(max(rounds.numbers) + 1)
+
+    def all(self) -> list[Released]:
+        """Everything."""
+        return [one for n in self._numbers for _, one in self._of(n)]
 
     def before(self, at: KeptRelease) -> list[Released]:
         """Everything up to a release's round but for the release itself."""
@@ -324,6 +405,7 @@ def conformance(
     seed: int | None = None,
     points: Callable[[int, int, Sequence[Released]], Any] | None = None,
     public: Sequence[Any] = (),
+    numbers: Numbers | None = None,
     sources: Callable[[str, int], Any] | None = None,
     records: Mapping[int, int] | None = None,
     absent: Mapping[int, Sequence[int]] | None = None,
@@ -337,8 +419,10 @@ def conformance(
         rounds: which of the kept rounds; a number draws as many by chance, None takes all.
         seed: of the drawing; the system's entropy when None.
         points: (round, agent, released) -> the point, or several of which it must be one, where it
-            is a function of what was released.
+            is a function of what was released; a text says why it is not known.
         public: vectors that everybody knows, such as the initial model.
+        numbers: (round, agent, released) -> scale, clip, noise, weight or rate by name, where the
+            header does not have them, or None where the training has ended.
         sources: (id, agent) -> (D,) standard normal numbers of noise with a name.
         records: by agent how many it holds, where its batches were drawn elsewhere.
         absent: by agent the rounds in which it released nothing, as is publicly known.
@@ -364,6 +448,7 @@ def conformance(
         *_of_gradients(left_over, rows),
         check_sampler(kept_rounds, dict(records or {})),
         check_points(kept_rounds, points=points, public=public),
+        check_numbers(kept_rounds, numbers=numbers, public=public),
         check_knowledge(kept_rounds, left_over, sources),
     ]
     # What was not kept, or stands in another log, is no evidence.
@@ -406,6 +491,7 @@ def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
         "A5: seeds and generators are secret, and no one else can make the noise again.",
         "A6: a record has one owner, and what a data set gives at its position, or the oracle, is "
         "made of it alone.",
+        "A2: what was declared before the first batch was chosen without the records.",
         "When messages leave, and how long they take, tells nothing of records.",
     ]
     if others:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.releases.lines import shown
+from ...privacy.releases.lines import Clip, shown
 from ...training.engine.tensor_file import tensors_of
 from ...training.models.parameters import flatten
 
@@ -301,6 +301,8 @@ def sketch(parts: Sequence[Tensor], clip: float) -> Tensor:
     [1.0, 0.5]
     """
     flat = [one.detach().reshape(len(one), math.prod(one.shape[1:])) for one in parts]
+    if isinstance(clip, Clip):
+        flat = [clipped_rows(torch.cat(flat, dim=1), clip)]
     rows, width = len(flat[0]), sum(one.shape[1] for one in flat)
     # Public and the same for all: honest mistakes are looked for, by two who share no secret.
     signs = torch.from_numpy(
@@ -320,9 +322,40 @@ def sketch(parts: Sequence[Tensor], clip: float) -> Tensor:
     return found
 
 
+def clipped_rows(each: Tensor, clip: float) -> Tensor:
+    """(B, D) rows that are no longer than a clip norm, or by parts no longer than theirs.
+
+    Raises:
+        ValueError: parts of another length than the rows.
+
+    >>> from overhear.privacy.releases.lines import read_clip
+    >>> clip = read_clip({"parts": [2, 1], "each": 1.0})
+    >>> clipped_rows(torch.tensor([[3.0, 4.0, 0.5]]), clip).tolist()
+    [[0.6000000238418579, 0.800000011920929, 0.5]]
+    """
+    parts = clip.parts if isinstance(clip, Clip) else ()
+    parts = parts or ((each.shape[1], float(clip)),)
+    if sum(size for size, _ in parts) != each.shape[1]:
+        raise InputError(
+            f"the parts of clip have {sum(size for size, _ in parts)} coordinates, and a vector "
+            f"has {each.shape[1]}; give the sizes of all parts, end to end"
+        )
+    split = each.split([size for size, _ in parts], dim=1)
+    return torch.cat(
+        [
+            part * (bound / part.norm(dim=1, keepdim=True).clamp(min=bound))
+            if math.isfinite(bound)
+            else part
+            for part, (_, bound) in zip(split, parts, strict=True)
+        ],
+        dim=1,
+    )
+
+
 # Gradients by somebody who did not train: a function of the auditor's, or a model and its loss.
 
 _LONGEST_ERROR = 300
+_EXACT = 1e-12  # relative, what clipping in float64 may be off by
 Gradients = Callable[..., Any] | Mapping[int, Callable[..., Any]]
 
 
@@ -333,6 +366,7 @@ class ClippedSum(NamedTuple):
         value: (D,) float64.
         cut_off: (D,) what clipping took off: the sum without it, less the sum.
         norms: (B,) of the gradients before clipping.
+        longer: how many of them are longer than the bound, or in a part than that of the part.
         clip: the bound.
         rows: (B, 64) sketches of the clipped gradients.
     """
@@ -340,6 +374,7 @@ class ClippedSum(NamedTuple):
     value: Tensor
     cut_off: Tensor
     norms: Tensor
+    longer: int
     clip: float
     rows: Tensor
 
@@ -381,11 +416,9 @@ class Oracle:
         """
         each = self._each(agent, point, positions, shape)
         norms = each.norm(dim=1)
-        factors = torch.ones_like(norms)
-        if math.isfinite(clip):
-            factors = torch.where(norms > clip, clip / norms, factors)
-        value = (factors[:, None] * each).sum(dim=0)
-        return ClippedSum(value, each.sum(dim=0) - value, norms, clip, sketch([each], clip))
+        short = clipped_rows(each, clip)
+        value, longer = short.sum(dim=0), int((short.norm(dim=1) < norms * (1 - _EXACT)).sum())
+        return ClippedSum(value, each.sum(dim=0) - value, norms, longer, clip, sketch([each], clip))
 
     def clipped_rows(
         self, agent: int, point: Tensor, positions: Tensor, *, clip: float, width: int

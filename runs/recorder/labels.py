@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import (
     Header,
@@ -218,13 +219,23 @@ class Draws:
     _count: int = 0
     _process: int = field(default_factory=os.getpid)
 
-    def batch(self, owner: int, records: Any, rate: Any) -> NDArray[np.int64]:
-        """Positions (B,), ascending, each drawn on its own at the rate."""
+    def batch(
+        self, owner: int, records: Any, rate: Any, *, planted: Planted | None
+    ) -> NDArray[np.int64]:
+        """Positions (B,), ascending, each drawn on its own at the rate; of an audit those there."""
         self.check_process()
         records = integer(_plain(records), "n", least=0, most=_MOST_RECORDS)
         rate = probability(_plain(rate))
         stream = self._randomness.stream(Purpose.BATCH, round=self._next(), call=0, row=owner)
-        drawn = np.asarray(poisson_batch(records, rate, generator=stream), dtype=np.int64)
+        if planted is not None and records != len(planted):
+            raise InputError(
+                f"n={records} is not the length of the data, {len(planted)} with their canaries; "
+                "draw from as many as len(data) says"
+            )
+        found = poisson_batch(records, rate, generator=stream)
+        drawn = np.asarray(
+            found if planted is None else planted.present(found.tolist()), dtype=np.int64
+        )
         self._waiting_batches.append(
             DrawnBatch(owner=owner, positions=drawn, records=records, rate=rate)
         )

@@ -281,7 +281,7 @@ class LeftOver:
                 return found
             total += vector.weight * found.value
             cut_off += vector.weight * found.cut_off
-            clipped += int((found.norms > found.clip).sum())
+            clipped += found.longer
             gradients += len(found.norms)
             lengths = float(found.norms.clamp(max=found.clip).sum())
             size += unit * abs(vector.weight) * lengths

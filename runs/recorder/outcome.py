@@ -462,8 +462,9 @@ def _held(held: Mapping[str, Any], paths: Sequence[Path]) -> Held | None:
     if status is Status.CHECKED and not (passed and rounds):
         raise InputError("nothing that was looked at makes its status checked")
     said = str(held["said"])
-    if status is Status.CHECKED and "rows" not in checks:  # written before there was this check
-        status, said = Status.DECLARED, f"{said} but for rows"
+    # Written before there were these checks.
+    if status is Status.CHECKED and (missing := {"rows", "numbers"} - checks.keys()):
+        status, said = Status.DECLARED, f"{said} but for {', '.join(sorted(missing))}"
     return Held(status, said, rounds, passed, failed)
 
 

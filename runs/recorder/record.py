@@ -11,22 +11,27 @@ The file is the log of releases that `privacy.releases` reads. It holds no value
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
 from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
+from .canaries import rehearsal_of
 from .keeping import kept_folder
-from .recorder import Observing, Recorder, System
+from .recorder import Observing, Recorder, System, plain
 
+Declared = float | Sequence[float] | Callable[..., float] | Mapping[str, Any]
 _ENDING = ".jsonl"
-_OF_A_SYSTEM = ("name", "agent", "agents", "clip", "rate", "sampler", "unit")
+_NUMBERS = ("clip", "scale", "noise", "weight", "lr")
+_OF_A_SYSTEM = ("name", "agent", "agents", "rate", "sampler", "unit", *_NUMBERS)
 
 
 def record(
@@ -34,8 +39,12 @@ def record(
     *,
     agent: int | str | None = None,
     agents: int | None = None,
-    clip: float | str | None = None,
+    clip: Declared | str | None = None,
     rate: float = 1.0,
+    rounds: int | None = None,
+    scale: Declared | None = None,
+    noise: Declared | None = None,
+    weight: Declared | None = None,
     unit: str | Unit = "record",
     depends_on: Literal["released", "public"] = "released",
     links: Literal["clear", "encrypted"] = "clear",
@@ -43,6 +52,7 @@ def record(
     keep: Sequence[int] | Literal["all"] = (),
     resume: bool = False,
     sampler: Literal["poisson", "other"] | None = None,
+    data: Any = None,
 ) -> Recorder:
     """Write down what a system of one's own releases, each release before it leaves.
 
@@ -56,9 +66,15 @@ def record(
             everybody's, and each release names its sender.
         agents: how many there are; a server is none of them.
         clip: bound on the L2 norm of what one unit adds to a vector; "none" where nothing is
-            clipped, and then nothing is hidden.
+            clipped, and then nothing is hidden; {"parts": [12, 12], "each": 1.0} where parts of
+            these sizes are clipped by themselves, whose bound is the norm of theirs;
+            {"bounded": 2.0} where vectors are bounded by a rule of the system's own.
         rate: probability, in [0, 1], that a unit is in a batch; it counts as 1 unless batches are
             drawn by `Recorder.batch` or `sampler` says "poisson".
+        rounds: the number of the last round.
+        scale, noise, weight: as `release` takes them; like `clip` a number, a list by round (of
+            weight by vector), a function of the round, or such by kind of releases. A function
+            (round, agent, released) is named in the log, and given to `conformance` as numbers=.
         unit: "record", or "client" where all that a client sends is clipped as one vector.
         depends_on: on what everything else in a release depends: any release, or public ones.
         links: "encrypted" where nobody on a link can read what crosses it.
@@ -67,6 +83,8 @@ def record(
             are private.
         resume: go on with a log that is there.
         sampler: "poisson" where the system itself draws each unit on its own.
+        data: what is trained on, for `Recorder.canaries`: of the data of an audit, which hold
+            canaries, nothing is released, and the log is temporary.
 
     Returns:
         The recorder, a context manager; on an exception what was written stays, and counts.
@@ -103,16 +121,24 @@ def record(
         said = dict(adapter.settings)
         name = said.pop("name", None)
         given = {**said, **{key: value for key, value in given.items() if value is not None}}
-    given |= {"system": name, "depends_on": depends_on, "links": links}
+    numbers = {"scale": scale, "noise": noise, "weight": weight}
+    given |= {key: of for key, of in numbers.items() if of is not None}
+    for key in _NUMBERS:
+        given[key] = _declared(given.get(key), rounds, key)
+    given |= {"system": name, "depends_on": depends_on, "links": links, "rounds": rounds}
     entry, header = _header(given)
     # The file, new or gone on with, and which rounds are kept beside it.
     rehearsal = adapter.rehearsal if isinstance(adapter, Observing) else None
+    planted = data if adapter is None and isinstance(data, Planted) else None
+    if planted is not None:
+        rehearsal = rehearsal_of(planted)
     new = not resume and rehearsal is None
     file_path = _path(Path(path), header, folder=adapter is not None, new=new)
     kept = rounds_to_keep(keep)
     if rehearsal is not None:
         file_path, kept = rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
+    header = header if log is None else log.header
     if kept:
         warnings.warn(
             f"transcripts of {'all rounds' if kept == 'all' else f'{len(kept)} rounds'} are kept "
@@ -120,7 +146,7 @@ def record(
             "in a batch and what noise hides it, so keep them as safe as the records",
             stacklevel=2,
         )
-    recorder = Recorder(file, header, keep=kept, before=log)
+    recorder = Recorder(file, header, keep=kept, before=log, planted=planted)
     if adapter is not None:
         recorder.listen_to(adapter)
     return recorder
@@ -130,7 +156,7 @@ def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
     entry = {"schema": SCHEMA, **{key: of for key, of in given.items() if of is not None}}
     entry["unit"] = str(entry["unit"])
     for key, of in entry.items():
-        entry[key] = of.item() if hasattr(of, "item") else of
+        entry[key] = plain(of)
     if "agents" not in entry:
         raise InputError("agents is missing; say how many agents there are, a server not counted")
     header = read_header(entry)
@@ -138,6 +164,19 @@ def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
         entry["agent"] = party(0, "agent", 1)
         header = read_header(entry)
     return entry, header
+
+
+def _declared(found: Any, rounds: int | None, key: str) -> Any:
+    """A function of the round as its numbers, and one of releases by its name."""
+    if isinstance(found, Mapping):
+        return {kind: _declared(one, rounds, key) for kind, one in found.items()}
+    if not callable(found):
+        return found
+    if len(inspect.signature(found).parameters) > 1:
+        return f"{found.__module__}:{found.__qualname__}"
+    if rounds is None:
+        raise InputError(f"rounds is missing; {key}= is a function of the round, so say how many")
+    return [plain(found(t)) for t in range(1, rounds + 1)]
 
 
 def _path(path: Path, header: Header, *, folder: bool, new: bool) -> Path:
@@ -223,6 +262,9 @@ def _check_chained(file: ChainedFile, path: Path) -> None:
 def _check_same(found: Header, asked: Header, path: Path) -> None:
     for key in Header.__dataclass_fields__:
         one, two = getattr(found, key), getattr(asked, key)
+        begun = not found.rounds and found.numbers in ({}, {"clip": asked.numbers.get("clip")})
+        if key in ("rounds", "numbers") and begun:
+            continue  # of a log that began before numbers were declared, which stays as it is
         if one != two:
             raise InputError(
                 f"{path} says {key}={one!s}, and record(...) {two!s}; go on with the settings that "

@@ -23,6 +23,7 @@ from ...privacy.releases.chained_file import ChainedFile, round_number
 from ...privacy.releases.lines import (
     SERVER,
     Header,
+    Loose,
     Release,
     check_size,
     number,
@@ -33,10 +34,12 @@ from ...privacy.releases.lines import (
 )
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from .canaries import PlantedRows
 from .keeping import each_of, keep, positions_of, vector_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
+    from ...attacks.foreign.audit_training import Planted
     from ...attacks.foreign.claimed import Claimed
     from .outcome import Conformance
 
@@ -156,8 +159,10 @@ class Recorder:
         header: what its first line says.
         keep: rounds whose transcripts are kept.
         before: what the log held when it was gone on with, None of a new one.
+        planted: the data of an audit, whose canaries are planted by `canaries`.
 
     Attributes:
+        header: as given.
         next_round: the first round that no earlier session has, 1 in a new log.
     """
 
@@ -168,8 +173,10 @@ class Recorder:
         *,
         keep: frozenset[int] | Literal["all"],
         before: ReleaseLog | None,
+        planted: Planted | None = None,
     ) -> None:
-        self._file, self._header, self._keep = file, header, keep
+        self._file, self.header, self._keep = file, header, keep
+        self._planted, self._canaries = planted, None if planted is None else PlantedRows(planted)
         self._drawn, self._said, self._lock = Draws(), EarlierLines(header), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
@@ -204,7 +211,7 @@ class Recorder:
         Raises:
             ValueError: a number out of range, or the unit is a client.
         """
-        if self._header.unit is Unit.CLIENT:
+        if self.header.unit is Unit.CLIENT:
             raise InputError(
                 "batch draws records, and here the unit is a client, who takes part as a whole; "
                 "draw the clients of a round yourself, and declare their sampler and rate"
@@ -212,9 +219,26 @@ class Recorder:
         with self._lock:
             self._check_open()
             who = self._party(owner, "owner")
-            if who == self._header.agents:
+            if who == self.header.agents:
                 raise InputError("a server holds no records to draw; name the owner of the batch")
-            return self._drawn.batch(who, n, self._header.rate if rate is None else rate)
+            rate = self.header.rate if rate is None else rate
+            return self._drawn.batch(who, n, rate, planted=self._planted)
+
+    def canaries(self, rows: Any, batch: Any) -> Any:
+        """Gradients of a batch, those of an audit's canaries replaced; of other data as they are.
+
+        The audit scores each release that is made of them by its log-likelihood ratio.
+
+        Args:
+            rows: (B, D) a tensor or an array, before clipping.
+            batch: (B,) as `batch` returned it for the length of `data`.
+
+        Raises:
+            ValueError: rows of another batch, or more canaries than coordinates.
+        """
+        if self._canaries is None:
+            return rows
+        return self._canaries.plant(rows, batch, clip=self.header.clip)
 
     def noise(
         self,
@@ -253,7 +277,7 @@ class Recorder:
         batch: Any = None,
         point: Any = None,
         known: Any = None,
-        scale: float = 1.0,
+        scale: float | None = None,
         records: int | None = None,
         rows: Any = None,
         sender: int | str | None = None,
@@ -277,7 +301,8 @@ class Recorder:
             batch: positions of the records in it, each once.
             point: the model at which gradients were taken.
             known: what of the value does not depend on these records.
-            scale: factor of the sum and its noise in the value, not 0.
+            scale: factor of the sum and its noise in the value, not 0; the declared one when None,
+                or 1.
             records: how many the system itself drew the batches from.
             rows: (B, D) what each record of the batch added, before it was clipped, in the order of
                 the batch, or a list of tensors (B, ...) laid end to end; of these a sketch is kept.
@@ -292,7 +317,7 @@ class Recorder:
 
         Raises:
             ValueError: a line that a reader would refuse, a value that is not finite, a kept round
-                without its value; nothing was written.
+                without its value, a number that is not as declared; nothing was written.
             OSError: the line may not be on the disk, so nothing must leave.
         """
         with self._lock:
@@ -307,8 +332,15 @@ class Recorder:
                     "system that goes back to a checkpoint opens its log again with resume=True"
                 )
             who = self._party(sender, "sender")
+            if self.header.rounds is not None and at > self.header.rounds:
+                raise InputError(
+                    f"round={at} comes after the last that was declared, rounds="
+                    f"{self.header.rounds}; a training that goes on for what records show tells "
+                    "of them: declare all rounds in record(...)"
+                )
             self._enter(at)
-            scale = number(plain(scale), "scale")
+            said = self.header.said("scale", kind, at - 1)
+            scale = number(plain((said or 1.0) if scale is None else scale), "scale")
             check_size(scale, "scale")
             if scale == 0:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
@@ -317,7 +349,7 @@ class Recorder:
             batches = self._batches(batch, 1 if of is None else len(of))
             # The line, read back as an account will read it.
             entry: dict[str, Any] = {
-                "from": SERVER if who == self._header.agents else who,
+                "from": SERVER if who == self.header.agents else who,
                 "to": plain(to),
                 "kind": kind,
                 **({} if of is None else {"of": plain(of)}),
@@ -327,14 +359,22 @@ class Recorder:
             }
             entry = labelled(
                 entry,
-                self._header,
+                self.header,
                 sender=who,
                 round=at,
                 drawn=self._drawn.batches,
                 said=self._said,
                 positions=None if batch is None else batches,
             )
-            release = read_release(entry, self._header, round=at)
+            release = read_release(entry, self.header, round=at)
+            for one in (*release.loose, Loose("scale", scale, release.scale)):
+                if one.said not in (None, one.value):
+                    raise InputError(
+                        f"{one.name} {one.value:.9g} of {shown(kind)} in round {at} is not "
+                        f"{one.said:.9g}, as record(...) declared it before the first batch; a "
+                        "number that changes by what records show tells of them: declare a list "
+                        f"or a function of the round, {one.name}=..., or what each kind has"
+                    )
             # A value whose noise is lost in rounding is refused.
             sent = Sent(
                 None if value is None else vector_of(value, "value"),
@@ -342,6 +382,8 @@ class Recorder:
                 scale,
             )
             check_floor(release, sent)
+            if self._canaries is not None:
+                self._canaries.check(release, sent, batches[0] if batches else None)
             kept = None
             if self.keeps(at) and sent.value is None:
                 raise InputError(
@@ -368,6 +410,8 @@ class Recorder:
                 self._goes_on = False
             self._file.append({"round": at, "releases": [entry]})
             self._place += 1
+            if self._canaries is not None:
+                self._canaries.note(release, sent)
 
     def account(
         self,
@@ -396,7 +440,7 @@ class Recorder:
         statement = Statement(
             delta=delta,
             adjacency=Adjacency(adjacency),
-            unit=self._header.unit,
+            unit=self.header.unit,
             accountant=Accountant(accountant),
         )
         return account_of_releases(log, statement=statement, adversaries=adversaries, victim=victim)
@@ -439,7 +483,8 @@ class Recorder:
     @property
     def ratios(self) -> bool:
         """Whether `scores` are log-likelihood ratios at what the log claims."""
-        return isinstance(self._system, Observing) and self._system.ratios
+        observing = isinstance(self._system, Observing) and self._system.ratios
+        return observing or self._canaries is not None
 
     def claim(self, delta: float) -> Claimed:
         """What the log claims of itself, for an audit of the training that it records."""
@@ -449,7 +494,10 @@ class Recorder:
 
     def scores(self, planted: Any) -> ArrayLike:
         """(m,) what was seen of each canary in the training that this log records."""
-        return self._observing("scores", "let train return the model").scores(planted)
+        if self._canaries is not None:
+            return self._canaries.scores(planted)
+        remedy = "let train return the model, plant canaries by record(..., data=) and canaries()"
+        return self._observing("scores", remedy).scores(planted)
 
     def _observing(self, what: str, remedy: str) -> Observing:
         if not isinstance(self._system, Observing):
@@ -492,7 +540,7 @@ class Recorder:
             raise InputError(f"{self.path} is closed; go on with it by resume=True")
 
     def _party(self, given: Any, name: str) -> int:
-        agents, mine = self._header.agents, self._header.agent
+        agents, mine = self.header.agents, self.header.agent
         if given is None:
             if mine is None:
                 raise InputError(
@@ -503,7 +551,7 @@ class Recorder:
         who = party(plain(given), name, agents)
         if name == "sender" and mine not in (None, who):
             raise InputError(
-                f"sender={shown(given)} is not {party_name(mine or 0, self._header)}, whose log "
+                f"sender={shown(given)} is not {party_name(mine or 0, self.header)}, whose log "
                 "this is; each party writes its own"
             )
         return who

@@ -50,7 +50,8 @@ def play(
     order = [chance.permutation(RECORDS) for _ in range(AGENTS)]
     fixed = [np.flatnonzero(chance.random(RECORDS) < RATE) for _ in range(AGENTS)]
     model, kept_noise = START, dict[str, Tensor]()
-    given = {"agents": AGENTS, "clip": CLIP, "rate": RATE, "keep": "all", **how}
+    declared = {"rounds": rounds, "scale": -STEP, "noise": STD}
+    given = {"agents": AGENTS, "clip": CLIP, "rate": RATE, "keep": "all", **declared, **how}
     if own_batches:
         given["sampler"] = "poisson"
     with warnings.catch_warnings():

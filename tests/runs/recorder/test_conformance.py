@@ -8,8 +8,9 @@ from torch import nn
 from overhear.attacks.checks.result import Verdict
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
+from overhear.privacy.releases.lines import read_clip, read_header, read_release
 from overhear.runs.recorder import recorder
-from overhear.runs.recorder.keeping import per_example
+from overhear.runs.recorder.keeping import clipped_rows, per_example
 from overhear.runs.recorder.record import record
 from tests.runs.recorder.gossip import (
     AGENTS,
@@ -35,7 +36,7 @@ def test_a_sound_system_is_checked_in_the_rounds_that_were_kept(tmp_path):
     found = checked(play(tmp_path, own_noise=False, own_batches=False))
     assert verdicts(found) == {
         "messages": PASSED, "residuals": PASSED, "sums": PASSED, "rows": PASSED,
-        "sampler": PASSED, "points": PASSED, "knowledge": NOT_RUN,
+        "sampler": PASSED, "points": PASSED, "numbers": PASSED, "knowledge": NOT_RUN,
     }  # fmt: skip
     assert found.passed
     assert found.said == "declared; checked in rounds 1 to 8"
@@ -125,7 +126,10 @@ def test_noise_too_scarce_or_gradients_too_short_are_not_passed(tmp_path):
     found = checked(ledger.path, **given)
     assert "2 values are too few to see" in found["residuals"].words
     assert "none of 1 gradients is longer than the clip norm" in found["sums"].words
-    assert found.said == "declared; checked in round 1 but for residuals, sums, rows, every log"
+    assert (
+        found.said
+        == "declared; checked in round 1 but for residuals, sums, rows, numbers, every log"
+    )
     assert found.status is Status.DECLARED
     assert not checked(ledger.path, **{**given, "public": []}).passed  # nothing ran
 
@@ -310,10 +314,11 @@ def test_noise_that_comes_again_over_rounds_is_tested_as_declared(tmp_path):
         assert found["residuals"].verdict is (PASSED if name == "sound" else FAILED)
 
 
-def played(folder, scale, *, rounds=8, point=None, kind="model", known=True):
+def played(folder, scale, *, rounds=8, point=None, kind="model", known=True, declared=None):
     """One agent whose releases are scaled, and taken at another point, as it is told."""
     start = torch.zeros(D, dtype=torch.float64)
-    with record(folder / "0.jsonl", agent=0, agents=1, clip=1.0, rate=0.3, keep="all") as ledger:
+    given = {"agent": 0, "agents": 1, "clip": 1.0, "rate": 0.3, "keep": "all", **(declared or {})}
+    with record(folder / "0.jsonl", **given) as ledger:
         model = start
         for t in range(1, rounds + 1):
             batch = ledger.batch(RECORDS)
@@ -340,15 +345,15 @@ def last_of(round, agent, released):
 @pytest.mark.parametrize("kind", ["model", "model {}"])
 def test_a_scale_that_tells_the_size_of_a_batch_contradicts(tmp_path, kind):
     found = checked(played(tmp_path, lambda t, size: -0.05 / size, kind=kind), points=last_of)
-    assert found.failed == ["points"]
-    assert "is divided by the size of its batch" in found["points"].words
+    assert found.failed == ["numbers"]
+    assert "is divided by the size of its batch" in found["numbers"].words
 
 
 def test_scales_that_change_must_be_known_to_everybody(tmp_path):
-    folder = played(tmp_path, lambda t, size: -0.1 / t)
+    folder = played(tmp_path, lambda t, size: -0.1 / t, declared={"rounds": 8, "noise": STD})
     found = checked(folder, points=last_of)
-    assert found.said == "declared; checked in rounds 1 to 8 but for points"
-    assert "may depend on records" in found["points"].words
+    assert found.said == "declared; checked in rounds 1 to 8 but for numbers"
+    assert "may depend on records" in found["numbers"].words
     steps = [torch.tensor([-0.1 / t], dtype=torch.float64) for t in range(1, 9)]
     assert checked(folder, points=last_of, public=[START, *steps]).status is Status.CHECKED
 
@@ -361,5 +366,118 @@ def test_gradients_at_points_that_nobody_looked_at_leave_the_status_declared(tmp
 
     folder = played(tmp_path, lambda t, size: -0.05, point=private, known=False)
     found = checked(folder, points=None, public=[])
-    assert found.said == "declared; checked in rounds 1 to 8 but for points"
+    assert found.said == "declared; checked in rounds 1 to 8 but for points, numbers"
     assert checked(folder, points=sum_of).failed == ["points"]
+
+
+DECLARED = {"rounds": 8, "scale": -0.05, "noise": STD}
+
+
+def spelled(t, size):
+    return -0.937523  # a record's pixels, in all rounds
+
+
+def lower(t, size):
+    return -0.05 if t < 5 else -0.025
+
+
+def numbers(round, agent, released):
+    """A rate that is halved once a released model is far enough, and an end that it says, too."""
+    far = any(float(one.value.norm()) > 1e-9 for one in released if one.round < 5)
+    return None if round > 6 else {"scale": -0.025 if far and round > 4 else -0.05}
+
+
+@pytest.mark.parametrize(
+    ("scale", "rounds", "declared", "how", "verdict", "words"),
+    [
+        (spelled, 8, {"rounds": 8, "noise": STD}, {}, NOT_RUN, "scale -0.937523 of model of"),
+        (lambda t, size: -0.05, 8, DECLARED, {}, PASSED, "none differs"),
+        (lambda t, size: -0.05, 8, {"scale": -0.05, "noise": STD}, {}, NOT_RUN, "the number of"),
+        (lambda t, size: -0.05, 8, {**DECLARED, "noise": None}, {}, NOT_RUN, "noise 1.5 of model"),
+        (lower, 8, {**DECLARED, "scale": [-0.05] * 4 + [-0.025] * 4}, {}, PASSED, "none differs"),
+        (lower, 8, {**DECLARED, "scale": lambda t: lower(t, 0)}, {}, PASSED, "none differs"),
+        (lower, 8, {**DECLARED, "scale": {"model": [-0.05] * 4 + [-0.025] * 4}}, {}, PASSED, ""),
+        # Stopped by what only the training knows, and by a public rule of releases.
+        (lambda t, size: -0.05, 5, DECLARED, {}, NOT_RUN, "the last round is 5 of 8"),
+        (lower, 6, {**DECLARED, "scale": numbers}, {}, NOT_RUN, "test_conformance:numbers as nu"),
+        (lower, 6, {**DECLARED, "scale": numbers}, {"numbers": numbers}, PASSED, "none differs"),
+        (spelled, 6, {"noise": STD}, {"numbers": numbers}, FAILED, "is not -0.05, as was decl"),
+        (lower, 7, {**DECLARED, "scale": numbers}, {"numbers": numbers}, FAILED, "after the end"),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_that_were_declared(
+    tmp_path, scale, rounds, declared, how, verdict, words
+):
+    """A rate that spells a record, and steps that private losses end, are not called sound."""
+    folder = played(tmp_path, scale, rounds=rounds, declared=declared)
+    found = checked(folder, points=last_of, **how)
+    assert (found["numbers"].verdict, words in found["numbers"].words) == (verdict, True)
+    assert (found.status is Status.CHECKED) is (verdict is PASSED)
+
+
+def test_lines_whose_numbers_no_header_declares_are_not_passed(tmp_path):
+    """The clip norm is the median norm of a batch, the weight a count of records."""
+    given = {"agent": 0, "agents": 1, "keep": "all", "noise": 1.0, "rounds": 1}
+    for name, of in (("clip", {"clip": 0.371}), ("weight", {"clip": 1.0, "weight": 37.0})):
+        with record(tmp_path / f"{name}.jsonl", **given) as ledger:
+            ledger.release(
+                1, kind="g", to="all", noise=1.0, of=[{"owner": 0, **of}], value=START,
+                batch=[0], point=START,
+            )  # fmt: skip
+        found = checked(ledger.path)["numbers"]
+        assert (found.verdict, f"{name} {of[name]:g} of g" in found.words) == (NOT_RUN, True)
+        header = read_header({"schema": "releases-1", "agents": 1, **of, "noise": 1.0})
+        entry = {"from": 0, "to": "all", "kind": "g", "noise": 1.0, "of": [{"owner": 0, **of}]}
+        assert read_release(entry, header, round=1).loose == ()
+
+
+PARTS = {"parts": [12, 12, 12, 12], "each": 1.0}
+
+
+def by_parts(each):
+    return torch.cat([clipped_rows(one, 1.0) for one in each.split(12, 1)], dim=1)
+
+
+def normalised(each):
+    return each / (each.norm(dim=1, keepdim=True) + 0.01)
+
+
+@pytest.mark.parametrize(
+    ("rule", "clip", "oracle", "failed"),
+    [
+        (by_parts, PARTS, None, []),
+        (by_parts, {**PARTS, "each": [1.0, 1.0, 1.0, 0.5]}, None, ["messages"]),
+        (by_parts, 1.0, None, ["messages"]),
+        (by_parts, {"bounded": 2.0}, by_parts, []),
+        (by_parts, {"bounded": 1.0}, by_parts, ["messages"]),
+        (normalised, {"bounded": 1.0}, normalised, []),
+        (torch.tanh, {"bounded": D**0.5}, torch.tanh, []),
+        (torch.tanh, {"bounded": 1.0}, torch.tanh, ["messages"]),
+    ],
+)
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_bound_may_be_kept_to_by_parts_or_by_a_rule(tmp_path, rule, clip, oracle, failed, drawn):
+    """Declared as 2, four parts of 1 are no contradiction; declared as 1 they are one."""
+
+    def each_of(point, positions, agent):
+        return 12.0 * gradients(point, positions, agent)
+
+    given = {"clip": clip, "rate": 0.5, "rounds": 20, "noise": STD, "keep": "all"}
+    chance = np.random.default_rng(0)
+    with record(tmp_path / "0.jsonl", agent=0, agents=1, **given) as ledger:
+        for t in range(1, 21):
+            batch = ledger.batch(RECORDS)
+            each = each_of(START, batch, 0)
+            noise = ledger.noise(D, STD, like=each) if drawn else chance.normal(0, STD, D)
+            ledger.release(
+                t, kind="g", to="all", noise=STD, batch=batch, point=START,
+                value=rule(each).sum(dim=0) + torch.as_tensor(noise),
+                rows=rule(each) if oracle else each,
+            )  # fmt: skip
+    asked = each_of if oracle is None else lambda p, at: oracle(each_of(p, at, 0))
+    found = checked(ledger.path, gradients=asked)
+    if drawn:
+        assert ("messages" in found.failed) is bool(failed)
+    assert bool(found.failed) is bool(failed)
+    assert (found.status is Status.CHECKED) is not failed
+    assert found.log.header.clip == read_clip(clip)

@@ -387,8 +387,8 @@ def test_an_adapter_says_its_settings_and_listens_until_the_end(tmp_path):
     assert library.heard == ["attached", "detached"]
     assert ledger.path == tmp_path / "lib" / "releases.jsonl"
     assert read_log(ledger.path, partial=True).header.system == "lib"
-    library.settings = {"noise": 1.0}
-    with pytest.raises(InputError, match="key 'noise' of the settings of the system is unknown"):
+    library.settings = {"secret": 1.0}
+    with pytest.raises(InputError, match="key 'secret' of the settings of the system is unknown"):
         record(tmp_path / "other", system=library)
 
 

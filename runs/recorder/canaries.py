@@ -1,0 +1,200 @@
+"""Canaries whose gradients an audit chooses: what an adversary could plant that chooses gradients.
+
+Canary c has a coordinate k_c of its own. Wherever its record is in a batch, its per-example
+gradient is replaced, before it is clipped, by
+
+    10 C e_(k_c)             C the clip norm; sound clipping makes C e_(k_c) of it
+
+so that canaries do not disturb each other. Of a step's noisy sum y the adversary, who knows all
+other records, takes u = (y - ordinary)_(k_c) / std, and scores by the log-likelihood ratio
+
+    sum_t log(1 - q + q exp(mu u_t - mu^2 / 2)),     mu = C / std, q the sampling rate
+
+of N(0, 1) mixed with N(mu, 1) against N(0, 1): it does not know in which batches the canary was.
+
+Source: Nasr et al. 2023, "Tight Auditing of Differentially Private Machine Learning", whose Dirac
+canaries these are.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ...attacks.foreign.audit_training import Planted
+from ...privacy.errors import InputError
+from ...privacy.releases.lines import Clip, Release
+from .keeping import positions_of
+
+if TYPE_CHECKING:
+    from .labels import Sent
+
+_LONGER = 10.0  # than the clip norm, so that a canary shows whether anything is clipped
+
+
+class GradientCanaries:
+    """The canaries of one training.
+
+    Args:
+        planted: the data set that they are in.
+        sizes: of each tensor of parameters, in numbers.
+
+    Raises:
+        ValueError: more canaries than coordinates.
+    """
+
+    def __init__(self, planted: Planted, sizes: Sequence[int]) -> None:
+        self.planted, self._sizes = planted, list(sizes)
+        total = sum(self._sizes)
+        if planted.count > total:
+            raise InputError(
+                f"{planted.count} canaries need a coordinate each, and the model has {total} "
+                f"parameters; play more trainings with per_run={total} or less"
+            )
+        # Evenly over all layers; there is nothing secret in them.
+        self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
+        self._first = int(planted.positions[0])
+        self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
+        self.scores = np.zeros(planted.count)
+
+    def plant(
+        self, samples: Sequence[Tensor], present: Sequence[int], *, clip: float
+    ) -> list[Tensor]:
+        """Per-example gradients with those of canaries replaced.
+
+        Args:
+            samples: (B, *shape) of each tensor of parameters.
+            present: (B) positions of the rows.
+            clip: the clip norm.
+        """
+        inside = [(row, at - self._first) for row, at in enumerate(present) if at >= self._first]
+        ordinary = [row for row, at in enumerate(present) if at < self._first]
+        flat = torch.cat([of.detach().reshape(len(of), -1) for of in samples], dim=1)
+        self._ordinary = self._clipped_sum(flat[ordinary], clip)
+        for row, canary in inside:
+            flat[row] = 0.0
+            flat[row, int(self._at[canary])] = _LONGER * clip
+        parts = flat.split(self._sizes, dim=1)
+        return [part.reshape(of.shape) for part, of in zip(parts, samples, strict=True)]
+
+    def note(self, noisy: Tensor, *, std: float, clip: float, rate: float) -> None:
+        """Add up what a step shows of each canary.
+
+        Args:
+            noisy: (D,) the noisy sum.
+            std: of its noise, as declared.
+            clip: the clip norm.
+            rate: at which records are drawn.
+        """
+        at = torch.from_numpy(self._at).to(noisy.device)
+        left = (noisy.detach()[at].double().cpu() - self._ordinary).numpy()
+        # Without noise nothing is claimed; whatever is left of a canary then shows it.
+        self.scores += left / clip if std == 0 else ratio(left / std, mu=clip / std, rate=rate)
+
+    def _clipped_sum(self, rows: Tensor, clip: float) -> Tensor:
+        """(m,) the sum of clipped gradients, at the canaries' coordinates."""
+        factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
+        at = torch.from_numpy(self._at).to(rows.device)
+        return (factors @ rows)[at].double().cpu()
+
+
+def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float64]:
+    """Log-likelihood ratio of a step in which a record is at the rate, against none, in nats.
+
+    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=1.0)[0]), 2)
+    1.5
+    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=0.1)[0]), 3)
+    0.299
+    """
+    if rate >= 1.0:
+        return mu * u - mu**2 / 2.0
+    if rate <= 0.0:
+        return np.zeros_like(u)
+    inside = math.log(rate) + mu * u - mu**2 / 2.0
+    return np.logaddexp(math.log1p(-rate), inside)
+
+
+class PlantedRows:
+    """The canaries of a training that a recorder sees, planted in rows and scored by release.
+
+    Args:
+        planted: the data set that they are in.
+    """
+
+    def __init__(self, planted: Planted) -> None:
+        self._planted = planted
+        self._made: GradientCanaries | None = None
+        self._batch: NDArray[np.int64] | None = None
+
+    def plant(self, rows: Any, batch: Any, *, clip: float | None) -> Any:
+        """(B, D) rows, those of canaries replaced; see `GradientCanaries.plant`."""
+        given, at = torch.as_tensor(rows), positions_of(batch)
+        if given.ndim != 2 or len(given) != len(at):
+            raise InputError(
+                f"rows of shape {tuple(given.shape)} for a batch of {len(at)}; give (B, D), the "
+                "gradient of each record of the batch"
+            )
+        if clip is None or isinstance(clip, Clip) or not math.isfinite(clip):
+            raise InputError(
+                "canaries need one clip norm, to which vectors are scaled as a whole; give "
+                "record(..., clip=...) as a number"
+            )
+        if self._made is None:
+            self._made = GradientCanaries(self._planted, [given.shape[1]])
+        self._batch = at
+        (found,) = self._made.plant([given], np.asarray(batch).tolist(), clip=clip)
+        return found.numpy() if isinstance(rows, np.ndarray) else found
+
+    def check(self, release: Release, sent: Sent, batch: NDArray[np.int64] | None) -> None:
+        """Refuse a release whose canaries could not be scored."""
+        if not release.of:
+            return
+        if self._batch is None or (batch is not None and not np.array_equal(batch, self._batch)):
+            raise InputError(
+                f"{release.kind} is of a batch whose rows did not go through ledger.canaries since "
+                "the last release; replace them there, before they are clipped, once a batch"
+            )
+        if len(release.of) > 1 or release.of[0].weight != 1.0 or sent.value is None:
+            raise InputError(
+                f"{release.kind} of an audited training must be one vector of weight 1, with its "
+                "value=, so that its canaries can be scored; audit such a system by its models"
+            )
+
+    def note(self, release: Release, sent: Sent) -> None:
+        """Score a release."""
+        if not release.of or self._made is None or sent.value is None:
+            return
+        noisy = sent.value.double() if sent.known is None else sent.value.double() - sent.known
+        (vector,), self._batch = release.of, None
+        std = math.hypot(*(one.std for one in release.noise))
+        self._made.note(noisy / sent.scale, std=std, clip=vector.clip, rate=vector.rate)
+
+    def scores(self, planted: object) -> NDArray[np.float64]:
+        """(m,) log-likelihood ratios, in nats.
+
+        Raises:
+            ValueError: nothing was planted, or the data are others.
+        """
+        if self._made is None or self._planted is not planted:
+            raise InputError(
+                "no canary of these data was planted; record(..., data=) takes what train was "
+                "given, and ledger.canaries(rows, batch) replaces their gradients"
+            )
+        return self._made.scores.copy()
+
+
+def rehearsal_of(owner: object) -> Path:
+    """Where the log of an audited training goes, of which nothing is released; it goes with it."""
+    folder = tempfile.mkdtemp(prefix="overhear-audit-")
+    weakref.finalize(owner, shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder) / "releases.jsonl"
