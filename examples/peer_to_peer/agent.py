@@ -68,6 +68,9 @@ def train(
         agents=agents,
         clip=CLIP,
         rate=RATE,
+        rounds=rounds,
+        scale=-STEP,
+        noise=NOISE_STD,
         keep="all",
     ) as ledger:
         for t in range(1, rounds + 1):
@@ -78,7 +81,7 @@ def train(
             others = [k for k in range(agents) if k != agent]
             ledger.release(
                 t, kind="model", to=others, noise=NOISE_STD,
-                value=value, batch=batch, point=model, known=model, scale=-STEP,
+                value=value, batch=batch, point=model, known=model,
             )  # fmt: skip
             model = mixed(exchange(value))
 

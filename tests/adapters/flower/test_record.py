@@ -348,7 +348,7 @@ def test_rounds_that_are_kept_are_held_against_what_clients_do(tmp_path, fault):
         given = asked({"w": model}, round=t)
         given.content.array_records["arrays"]["w"] = model
         sent = [
-            mod(tmp_path, keep="all", noise_std=0.5)(
+            mod(tmp_path, keep="all", noise_std=0.5, rounds=8)(
                 given,
                 context(agent),
                 lambda _, c, model=model: play(c.node_config["partition-id"], model, chance),

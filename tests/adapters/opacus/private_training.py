@@ -36,23 +36,31 @@ def private(data, *, hidden=8, batch=50, noise=1.0, clip=1.0, lr=0.5, inner=None
 
 def step(model, optimizer, x, y):
     optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
     optimizer.step()
+    return loss.detach()
 
 
-def trained(folder, data, *, epochs=5, fault=None, watched=True, keep="all", **how):
+def trained(
+    folder, data, *, epochs=5, fault=None, keep="all", rates=None, after=None, rounds=0, **how
+):
     """The log of a training; `fault` changes model, optimizer or loader before it begins."""
     engine, model, optimizer, loader = private(data, **how)
+    scheduler = None if after is None else after(optimizer)
     if fault is not None:
         fault(optimizer, loader)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="transcripts of")
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
-        system = opacus.watch(optimizer, loader, model=model)
-        with oh.record(folder, system=system, keep=keep) as log:
+        system = opacus.watch(optimizer, loader, model=model, lr=rates)
+        rounds = rounds or epochs * len(loader)
+        with oh.record(folder, system=system, keep=keep, rounds=rounds) as log:
             for _ in range(epochs):
                 for x, y in loader:
-                    step(model, optimizer, x, y)
+                    loss = step(model, optimizer, x, y)
+                    if scheduler is not None:
+                        scheduler(loss)
     log.engine = engine
     return log
 

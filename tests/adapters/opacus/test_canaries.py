@@ -9,10 +9,10 @@ from scipy.stats import norm
 from torch.utils.data import Subset
 
 import overhear as oh
-from overhear.adapters.opacus.oracle import GradientCanaries, ratio
 from overhear.attacks.foreign.audit_training import canaries
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import as_events
+from overhear.runs.recorder.canaries import GradientCanaries, ratio
 
 from .private_training import digits, noise_times, trained, unclipped
 
@@ -120,13 +120,3 @@ def test_an_audited_training_is_not_held_against_its_lines(tmp_path):
     folder = logs[0].path.parent
     logs.clear()
     assert not folder.exists()  # it goes with the log
-
-
-def test_a_recorder_without_an_adapter_shows_no_canary(tmp_path):
-    def train(data):
-        with oh.record(tmp_path / "a.jsonl", agents=1, clip=1.0) as log:
-            log.release(1, kind="model", to="all", noise=1.0)
-        return log
-
-    with pytest.raises(InputError, match="listens to no library that shows scores"):
-        oh.audit(train, data=DATA, canaries=20)

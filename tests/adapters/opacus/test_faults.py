@@ -28,7 +28,7 @@ def test_a_sound_training_is_checked(tmp_path, inner):
     _, found = outcome(tmp_path / "log", inner=inner, lr=0.05)
     assert (str(found.status), found.failed) == ("declared, checked", [])
     run = {one.name for one in found.outcomes if str(one.verdict) == "passed"}
-    assert run == {"residuals", "sums", "rows", "sampler", "points"}
+    assert run == {"residuals", "sums", "rows", "sampler", "points", "numbers"}
 
 
 @pytest.mark.parametrize(

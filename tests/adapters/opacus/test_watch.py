@@ -8,11 +8,12 @@ import torch
 from opacus import PrivacyEngine
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 
 import overhear as oh
 from overhear.adapters import opacus
 from overhear.privacy.errors import InputError, InputTypeError
+from overhear.privacy.releases.lines import read_clip
 from overhear.privacy.releases.log import read_log
 
 from .private_training import digits, private, step, trained
@@ -67,7 +68,7 @@ def test_the_figure_is_that_of_opacus_to_a_hundredth(tmp_path):
 
 def test_noise_that_changes_is_logged_step_by_step(tmp_path):
     model, optimizer, loader, system = watched(tmp_path)
-    with oh.record(tmp_path / "log", system=system) as log:
+    with oh.record(tmp_path / "log", system=system, rounds=4, noise=float) as log:
         for at, (x, y) in enumerate(loader):
             optimizer.noise_multiplier = 1.0 + at
             step(model, optimizer, x, y)
@@ -78,7 +79,7 @@ def test_clip_norms_by_layer_count_as_the_root_of_their_squares(tmp_path):
     model, optimizer, loader, system = watched(
         tmp_path, clip=[0.1, 0.2, 0.2, 0.4], clipping="per_layer"
     )
-    assert system.settings["clip"] == pytest.approx(0.5)
+    assert read_clip(system.settings["clip"]) == pytest.approx(0.5)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="transcripts of")
         log = oh.record(tmp_path / "log", system=system, keep="all")
@@ -87,9 +88,62 @@ def test_clip_norms_by_layer_count_as_the_root_of_their_squares(tmp_path):
             step(model, optimizer, x, y)
     assert lines(log)[1]["releases"][0]["noise"] == pytest.approx(0.5)
     found = log.conformance()
-    assert (found.failed, str(found["residuals"].verdict)) == ([], "passed")
-    # That whole rows are clipped is not what happens, and nothing tells parts apart.
-    assert (str(found["sums"].verdict), str(found.status)) == ("not run", "declared")
+    verdicts = [str(found[name].verdict) for name in ("residuals", "sums", "rows")]
+    assert (found.failed, verdicts) == ([], ["passed"] * 3)
+    assert lines(log)[0]["clip"]["each"] == [0.1, 0.2, 0.2, 0.4]
+
+
+@pytest.mark.parametrize("name", ["noise_multiplier", "max_grad_norm"])
+def test_a_number_that_follows_the_data_is_refused(tmp_path, name):
+    """As the median norm of a batch would be."""
+    model, optimizer, loader, system = watched(tmp_path)
+    before = [of.detach().clone() for of in model.parameters()]
+    with oh.record(tmp_path / "log", system=system):
+        x, y = next(iter(loader))
+        setattr(optimizer, name, 0.371)
+        with pytest.raises(
+            InputError, match=r"0\.371 of 'gradient' in round 1 is not 1, as record"
+        ):
+            step(model, optimizer, x, y)
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def halved(t):
+    return 0.5 if t < 3 else 0.25
+
+
+@pytest.mark.parametrize(
+    ("lr", "found"), [(None, "not run"), (halved, "passed"), ([0.5] * 4, "refused")]
+)
+def test_learning_rates_that_follow_losses_are_not_believed(tmp_path, lr, found):
+    """A scheduler that a private loss drives halves the rate before the third step."""
+
+    def after(optimizer):
+        losses = []
+
+        def scheduler(loss):
+            losses.append(loss)
+            optimizer.param_groups[0]["lr"] = 0.5 if len(losses) < 2 else 0.25
+
+        return scheduler
+
+    how = {"batch": 25, "epochs": 1, "rates": lr, "after": after}
+    if found == "refused":
+        with pytest.raises(InputError, match=r"rate of step 3 is 0\.25, and watch.* declared 0\.5"):
+            trained(tmp_path / "log", DATA, **how)
+        return
+    points = trained(tmp_path / "log", DATA, **how).conformance()["points"]
+    assert str(points.verdict) == found
+    assert ("lr of step 3 is 0.25, and was 0.5" in points.words) is (lr is None)
+
+
+def test_a_sampler_that_was_replaced_is_told(tmp_path):
+    weighted = WeightedRandomSampler(torch.ones(len(DATA)), len(DATA))
+    given = DataLoader(DATA, batch_size=25, sampler=weighted)
+    _, model, optimizer, loader = private(DATA, batch=25)
+    assert given.sampler is weighted
+    with pytest.warns(UserWarning, match="weights or an order of the WeightedRandomSampler"):
+        oh.record(tmp_path / "log", system=opacus.watch(optimizer, loader, model=model)).close()
 
 
 def test_batches_that_are_not_poisson_count_at_rate_1_and_it_is_said(tmp_path):
@@ -105,9 +159,10 @@ def test_batches_that_are_not_poisson_count_at_rate_1_and_it_is_said(tmp_path):
 
 
 def test_a_log_is_gone_on_with_and_says_when_it_was_left(tmp_path):
-    first = trained(tmp_path / "log", DATA, batch=25, epochs=1, keep=())
+    first = trained(tmp_path / "log", DATA, batch=25, epochs=1, keep=(), rounds=8)
+    assert "round 4 of 8 that were declared" in " ".join(first.account(delta=1e-5).warnings)
     model, optimizer, loader, system = watched(tmp_path)
-    with oh.record(tmp_path / "log", system=system, resume=True):
+    with oh.record(tmp_path / "log", system=system, resume=True, rounds=8):
         for x, y in loader:
             step(model, optimizer, x, y)
     found = lines(first)

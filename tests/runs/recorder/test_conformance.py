@@ -455,7 +455,7 @@ def normalised(each):
         (torch.tanh, {"bounded": 1.0}, torch.tanh, ["messages"]),
     ],
 )
-@pytest.mark.parametrize("drawn", [True, False])
+@pytest.mark.parametrize("drawn", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_bound_may_be_kept_to_by_parts_or_by_a_rule(tmp_path, rule, clip, oracle, failed, drawn):
     """Declared as 2, four parts of 1 are no contradiction; declared as 1 they are one."""
 
