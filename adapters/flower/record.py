@@ -30,8 +30,9 @@ from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError, needs
 from ...privacy.guarantee import Unit
 from ...privacy.plain_text import plain
-from ...privacy.releases.lines import MOST_AGENTS, integer, number, positive
+from ...privacy.releases.lines import MOST_AGENTS
 from ...privacy.releases.log import WITHHELD
+from ...privacy.releases.values import integer, number, positive
 from ...runs.recorder.record import record as open_log
 from ...runs.recorder.record import rounds_to_keep
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement
-from ...privacy.releases.lines import SCHEMA, integer, number, positive, probability, shown
+from ...privacy.releases.lines import SCHEMA
 from ...privacy.releases.log import read_log
+from ...privacy.releases.values import integer, number, positive, probability, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 
 _MOST_STEPS = 5_000_000

@@ -21,8 +21,9 @@ from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status
 from ...privacy.plain_text import plain
-from ...privacy.releases.lines import SERVER, Header
+from ...privacy.releases.lines import Header
 from ...privacy.releases.log import ReleaseLog, read_log
+from ...privacy.releases.values import SERVER
 from ...privacy.target import Target
 from ...runs.audit.evidence import measured
 from ...runs.audit.evidence_schema import Assumption, Audit

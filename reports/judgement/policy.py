@@ -22,7 +22,7 @@ from ...privacy.errors import InputError, all_problems, did_you_mean
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
-from ...privacy.releases.lines import SERVER
+from ...privacy.releases.values import SERVER
 from ...privacy.target import Goal
 from ...runs.run_file.hyper_parameters import stated
 from ...runs.run_file.own_tables import Call

@@ -33,7 +33,8 @@ from torch import Tensor
 
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
-from ...privacy.releases.lines import Clip, Release
+from ...privacy.releases.lines import Release
+from ...privacy.releases.values import Clip
 from .keeping import positions_of
 
 if TYPE_CHECKING:

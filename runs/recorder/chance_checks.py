@@ -23,7 +23,8 @@ from scipy.special import chdtr
 from ...attacks.checks.noise_residuals import residual_check
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ...attacks.checks.sampler import Batches, test_batches
-from ...privacy.releases.lines import Clip, party_name
+from ...privacy.releases.lines import party_name
+from ...privacy.releases.values import Clip
 from ...training.noise_tests import laws
 from .left_over import KeptRounds, LeftOver, Row
 

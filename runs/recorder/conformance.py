@@ -26,13 +26,13 @@ from torch import Tensor
 
 from ...attacks.checks.result import Check, Verdict
 from ...privacy.errors import InputError
-from ...privacy.releases.lines import Loose, check_keys, number, party_name, shown
+from ...privacy.releases.lines import Loose, party_name
 from ...privacy.releases.log import read_log
+from ...privacy.releases.values import check_keys, number, shown
 from .chance_checks import check_residuals, check_sampler, check_sums
-from .keeping import Gradients, Oracle, raised, vector_of
+from .keeping import Gradients, Oracle, plain, raised, vector_of
 from .left_over import KeptRelease, KeptRounds, LeftOver, Row, rounds_text
 from .outcome import Conformance, check_rows, is_random
-from .recorder import plain
 
 # Checks that leave nothing to chance: messages, points, knowledge.
 
@@ -203,6 +203,7 @@ def check_numbers(rounds: KeptRounds, *, numbers: Numbers | None, public: Sequen
     if free:
         functions = [str(of) for key, of in header.numbers.items() if isinstance(of, str)]
         remedy = (
+            "let numbers= give them, and keep their rounds" if numbers is not None else
             f"give {functions[0]} as numbers=" if functions else
             "declare them before the first batch, "
             f"record(..., {', '.join(f'{key}=' for key in sorted(free))}), each a number, a list "

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.releases.lines import Clip, shown
+from ...privacy.releases.values import Clip, shown
 from ...training.engine.tensor_file import tensors_of
 from ...training.models.parameters import flatten
 
@@ -93,6 +93,21 @@ def _no_vector(found: Any, name: str) -> InputTypeError:
         f"{name}={shown(found)} must be a tensor or array of floats, dense and of at most 64 bits "
         "each, a model, or a list of them"
     )
+
+
+def plain(found: Any) -> Any:
+    """Numbers of numpy as those of Python, and tuples and sets as lists."""
+    if isinstance(found, np.ndarray | Tensor):
+        return plain(found.tolist())
+    if isinstance(found, np.generic):
+        return found.item()
+    if isinstance(found, Mapping):
+        return {str(key): plain(of) for key, of in found.items()}
+    if isinstance(found, set | frozenset):
+        return sorted(map(plain, found), key=str)
+    if isinstance(found, list | tuple | range):
+        return [plain(one) for one in found]
+    return found
 
 
 def check_precise(found: Tensor, name: str) -> None:

@@ -14,21 +14,12 @@ from torch import Tensor
 
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
-from ...privacy.releases.lines import (
-    Header,
-    Played,
-    Release,
-    Vector,
-    check_name,
-    integer,
-    positive,
-    probability,
-    shown,
-)
+from ...privacy.releases.lines import Header, Played, Release, Vector
 from ...privacy.releases.received import Received
+from ...privacy.releases.values import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import KeptTranscript, check_precise, each_of, vector_of
+from .keeping import KeptTranscript, check_precise, each_of, plain, vector_of
 from .outcome import kept_rows
 
 # What earlier lines say, which later ones may not deny.
@@ -224,8 +215,8 @@ class Draws:
     ) -> NDArray[np.int64]:
         """Positions (B,), ascending, each drawn on its own at the rate; of an audit those there."""
         self.check_process()
-        records = integer(_plain(records), "n", least=0, most=_MOST_RECORDS)
-        rate = probability(_plain(rate))
+        records = integer(plain(records), "n", least=0, most=_MOST_RECORDS)
+        rate = probability(plain(rate))
         stream = self._randomness.stream(Purpose.BATCH, round=self._next(), call=0, row=owner)
         if planted is not None and records != len(planted):
             raise InputError(
@@ -250,7 +241,7 @@ class Draws:
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
         dtype, device = _kind(like)
-        std, sizes = positive(_plain(std), "std"), _sizes(shape)
+        std, sizes = positive(plain(std), "std"), _sizes(shape)
         if id is not None:
             check_name(id, "id")
         if id in self.gone:
@@ -325,17 +316,12 @@ def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
 def _sizes(shape: Any) -> tuple[int, ...]:
     every = [shape] if isinstance(shape, int | np.integer) else shape
     try:
-        sizes = tuple(integer(_plain(n), "shape", least=0, most=_MOST_VALUES) for n in every)
+        sizes = tuple(integer(plain(n), "shape", least=0, most=_MOST_VALUES) for n in every)
     except TypeError:
         raise InputError(f"shape={shown(shape)} must be a number or a tuple of them") from None
     if np.prod(sizes, dtype=float) > _MOST_VALUES:
         raise InputError(f"shape={shown(shape)} must have at most {_MOST_VALUES} values")
     return sizes
-
-
-def _plain(found: Any) -> Any:
-    """A number of numpy as one of Python."""
-    return found.item() if isinstance(found, np.generic) else found
 
 
 def labelled(

@@ -33,8 +33,9 @@ from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import round_number
-from ...privacy.releases.lines import Played, Release, Vector, party_name, shown
+from ...privacy.releases.lines import Played, Release, Vector, party_name
 from ...privacy.releases.log import ReleaseLog
+from ...privacy.releases.values import shown
 from .keeping import ClippedSum, KeptTranscript, Oracle, kept_folder, read_kept
 
 # The rounds of a log whose transcripts were kept, and those of them that are looked at.

@@ -22,11 +22,12 @@ from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
-from ...privacy.releases.lines import SCHEMA, SERVER, Header, check_keys, party, read_header, shown
+from ...privacy.releases.lines import SCHEMA, Header, read_header
 from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
+from ...privacy.releases.values import SERVER, check_keys, party, shown
 from .canaries import rehearsal_of
-from .keeping import kept_folder
-from .recorder import Observing, Recorder, System, plain
+from .keeping import kept_folder, plain
+from .recorder import Observing, Recorder, System
 
 Declared = float | Sequence[float] | Callable[..., float] | Mapping[str, Any]
 _ENDING = ".jsonl"

@@ -20,22 +20,12 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.floor import MOST_LOST, mu_lost
 from ...privacy.releases.chained_file import ChainedFile, round_number
-from ...privacy.releases.lines import (
-    SERVER,
-    Header,
-    Loose,
-    Release,
-    check_size,
-    number,
-    party,
-    party_name,
-    read_release,
-    shown,
-)
+from ...privacy.releases.lines import Header, Loose, Release, party_name, read_release
 from ...privacy.releases.log import ReleaseLog, read_log
+from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .canaries import PlantedRows
-from .keeping import each_of, keep, positions_of, vector_of
+from .keeping import each_of, keep, plain, positions_of, vector_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
@@ -131,24 +121,6 @@ def check_floor(release: Release, sent: Sent) -> None:
         "most; where noise is added to the clipped sum before anything else, say noise_first=True, "
         "which is then assumed; else add it there, or centre the values"
     )
-
-
-# Numbers as a caller has them, as those that a line of JSON takes.
-
-
-def plain(found: Any) -> Any:
-    """Numbers of numpy as those of Python, and tuples and sets as lists."""
-    if isinstance(found, np.ndarray | Tensor):
-        return plain(found.tolist())
-    if isinstance(found, np.generic):
-        return found.item()
-    if isinstance(found, Mapping):
-        return {str(key): plain(of) for key, of in found.items()}
-    if isinstance(found, set | frozenset):
-        return sorted(map(plain, found), key=str)
-    if isinstance(found, list | tuple | range):
-        return [plain(one) for one in found]
-    return found
 
 
 class Recorder:

@@ -28,8 +28,8 @@ from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement, Status
 from ...privacy.reference.second_opinion import SecondOpinion
-from ...privacy.releases.lines import SERVER
 from ...privacy.releases.log import ReleaseLog
+from ...privacy.releases.values import SERVER
 from ...privacy.releases.views import Exposed, Views
 from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, run_epsilon

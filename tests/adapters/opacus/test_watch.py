@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
 import overhear as oh
 from overhear.adapters import opacus
 from overhear.privacy.errors import InputError, InputTypeError
-from overhear.privacy.releases.lines import read_clip
 from overhear.privacy.releases.log import read_log
+from overhear.privacy.releases.values import read_clip
 
 from .private_training import digits, private, step, trained
 

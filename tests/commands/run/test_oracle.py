@@ -49,6 +49,8 @@ def test_a_fault_ends_in_exit_code_4(tmp_path, capsys):
         (("--oracle", f"{MODULE}:gradient"), "did you mean 'gradients'?"),
         (("--oracle", f"{MODULE}:D"), "must be a function"),
         ((*GIVEN[:2], "--points", f"{MODULE}:D"), "must be a function"),
+        ((*GIVEN, "--numbers", f"{MODULE}:D"), "must be a function (round, agent, released)"),
+        ((*GIVEN, "--numbers", f"{MODULE}:start_of"), "it must give numbers by name, or None"),
         ((*GIVEN, "--public", f"{MODULE}:FAULTS"), "must be a tensor or array"),
         (("--oracle", f"{MODULE}:play"), "the function of gradients raised TypeError"),
     ],

@@ -8,7 +8,8 @@ from torch import nn
 from overhear.attacks.checks.result import Verdict
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
-from overhear.privacy.releases.lines import read_clip, read_header, read_release
+from overhear.privacy.releases.lines import read_header, read_release
+from overhear.privacy.releases.values import read_clip
 from overhear.runs.recorder import recorder
 from overhear.runs.recorder.keeping import clipped_rows, per_example
 from overhear.runs.recorder.record import record

@@ -80,6 +80,13 @@ def test_a_kept_transcript_is_for_its_owner_alone_and_its_digest_is_salted(tmp_p
         ({"agents": 0}, InputError, "agents=0 must be an integer"),
         ({"agent": 3}, InputError, r"agent=3 must be an integer in 0\.\.2"),
         ({"clip": 0}, InputError, "clip=0 must be above 0"),
+        ({"clip": "tight"}, InputError, "clip='tight' must be a number"),
+        ({"clip": {"parts": [2, 3], "each": [1.0]}}, InputError, "sizes of the parts"),
+        ({"clip": {"parts": [0], "each": 1.0}}, InputError, "size of a part=0 must be an integer"),
+        ({"rounds": 0}, InputError, "rounds=0 must be an integer"),
+        ({"scale": "small"}, InputError, "scale='small' must be a number"),
+        ({"scale": lambda t: 0.1}, InputError, "rounds is missing; scale= is a function"),
+        ({"noise": {}}, InputError, "must name kinds of releases"),
         ({"rate": 1.5}, InputError, "rate=1.5 must lie in"),
         ({"unit": "person"}, InputError, "unit='person' must be"),
         ({"depends_on": "me"}, InputError, "depends_on='me' must be"),
@@ -125,12 +132,18 @@ def test_settings_that_say_something_else_are_refused(tmp_path, changed, error, 
         ({"batch": [0.5]}, "must be the positions of its records"),
         ({"batch": ([1], [2])}, "batch is a tuple of 2, and `of` has 1 vectors"),
         ({"scale": 0}, "scale=0 leaves nothing"),
+        ({"scale": 0.5}, "scale 0.5 of 'model' in round 4 is not 0.25, as record"),
+        ({"noise": 2.0000001}, "noise 2.0000001 of 'model' in round 4 is not 2, as record"),
+        ({"of": [{"owner": 0, "clip": 0.37}]}, "clip 0.37 of 'model' in round 4 is not 1, as"),
+        ({"of": [{"owner": 0, "weight": 37}]}, "weight 37 of 'model' in round 4 is not 1, as"),
+        ({"round": 7}, "round=7 comes after the last that was declared, rounds=6"),
         ({"scale": float("inf")}, "scale=inf must be a finite number"),
         ({"sender": 1}, "sender=1 is not agent 0, whose log this is"),
     ],
 )
 def test_what_is_no_release_is_refused_and_nothing_is_written(tmp_path, changed, message):
-    ledger = record(tmp_path / "0.jsonl", **GIVEN)
+    declared = {"rounds": 6, "scale": 0.25, "noise": 2.0, "weight": {"model": 1.0}}
+    ledger = record(tmp_path / "0.jsonl", **GIVEN, **declared)
     ledger.release(3, **ONE)
     before = ledger.path.read_bytes()
     with pytest.raises(InputError, match=message):
