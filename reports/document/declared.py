@@ -63,8 +63,8 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
 _TEXTS = {
     "A1": "The list is complete: whatever depends on records and leaves an agent has a line, also "
     "losses, counts, the round in which training stops, and statistics of a normalisation.",
-    "A2": "Everything else in a release, and each point at which a gradient is taken, is a "
-    "function of {released}.",
+    "A2": "Everything else in a release, each point at which a gradient is taken, and each number "
+    "that is declared, is a function of {released}.",
     "A3": "What one {unit} adds to a vector is at most its clip norm long; a mean that is clipped "
     "as a whole, and not its parts, is declared with twice that norm.",
     "A4": "Batches are drawn as they are declared: {sampler}.",
@@ -132,7 +132,9 @@ def _how(number: str, held: Held | None) -> tuple[str, Literal["assumed", "gap"]
     if failed := [name for name in CHECKS[number] if name in held.failed]:
         return f"{_checks_of(failed)} FAILED in {_of(held.rounds)}", "gap"
     passed = [name for name in CHECKS[number] if name in held.passed]
-    if passed and not held.failed:  # nothing speaks for a list that something contradicts
+    if passed and held.failed:  # nothing speaks for a list that something contradicts
+        return "assumed: another check contradicts the list", "assumed"
+    if passed:
         return f"{_checks_of(passed)} passed in {_of(held.rounds)}; otherwise assumed", "assumed"
     return _ASSUMED, "assumed"
 

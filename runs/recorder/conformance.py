@@ -206,14 +206,11 @@ def check_numbers(rounds: KeptRounds, *, numbers: Numbers | None, public: Sequen
             "let numbers= give them, and keep their rounds" if numbers is not None else
             f"give {functions[0]} as numbers=" if functions else
             "declare them before the first batch, "
-            f"record(..., {', '.join(f'{key}=' for key in sorted(free))}), each a number, a list "
-            "or a function of the round, or as what kinds of releases have; or give numbers=, a "
+            f"record(..., {', '.join(f'{key}=' for key in sorted(free))}), or give numbers=, a "
             "public function of releases"
         )  # fmt: skip
-        return Check.not_run(
-            name, f"{', '.join(free.values())} {'is' if len(free) == 1 else 'are'} not declared, "
-            f"and may depend on records: {remedy}"
-        )  # fmt: skip
+        missing = " and ".join(free.values()) + (" is" if len(free) == 1 else " are")
+        return Check.not_run(name, f"{missing} not declared, and may depend on records: {remedy}")
     if header.rounds is not None and last < header.rounds and not ended:
         return Check.not_run(
             name,

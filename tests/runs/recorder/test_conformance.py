@@ -64,6 +64,7 @@ def test_rows_are_compared_with_their_records_where_the_noise_is_the_systems_own
     """Without rows nobody compared them; with rows a mixed batch is found."""
     chance = np.random.default_rng(0)
     given = {"agents": 1, "clip": 1.0, "rate": 0.2, "sampler": "poisson", "keep": "all"}
+    given |= {"rounds": 30, "noise": STD}
     for name in ("with", "without"):
         with record(tmp_path / f"{name}.jsonl", agent=0, **given) as ledger:
             for t in range(1, 31):
