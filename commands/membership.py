@@ -127,6 +127,7 @@ def _show(found: Membership) -> None:
     )
     for title, part in parts:
         if part is not None:
+            say(console, f"{part.plain}.")
             console.print(membership_table(part, title=title))
     say(
         console,

@@ -240,6 +240,8 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
+    if right == 0:
+        return math.inf
     # Steps below the curve, fine where the sums begin.
     grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
     steps = grid.tolist()
@@ -257,12 +259,15 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
     return smallest_rejected(claim, over)
 
 
-def smallest_rejected(claim: Claim, over: Callable[[TradeOff], float]) -> float:
+def smallest_rejected(
+    claim: Claim, over: Callable[[TradeOff], float], *, near: float = 1.0, step: float = 0.25
+) -> float:
     """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all.
 
     Args:
         claim: the declared mechanism.
         over: of a trade-off curve, above 0 where more guesses are right than it allows.
+        near, step: a scale where the search begins, and the logarithm of its first step.
     """
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
     if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
@@ -280,7 +285,7 @@ def smallest_rejected(claim: Claim, over: Callable[[TradeOff], float]) -> float:
             return 1.0
         return -1.0 if x >= most or any(below) else excess_at(x)
 
-    found = smallest_safe(excess, max(0.0, lowest), step=0.25, tolerance=_TOLERANCE)
+    found = smallest_safe(excess, max(math.log(near), lowest), step=step, tolerance=_TOLERANCE)
     if any(below) or found < lowest + 2.0 * _TOLERANCE:
         return 0.0
     return math.exp(found) if found < most - 2.0 * _TOLERANCE else math.inf

@@ -98,7 +98,7 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
     >>> guesses = Guesses(scores=rng.normal(size=1000) + coins - 0.5, included=coins)
     >>> how = {"claim": Claim(rounds={(1.0, 1.0): 1}), "delta": 1e-5, "confidence": 0.95}
     >>> round(total_error(guesses, **how).epsilon, 2), round(ranked(guesses, **how).epsilon, 2)
-    (3.21, 3.53)
+    (3.21, 3.52)
     """
     counted = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
     canaries, right = counted.canaries, counted.canaries - counted.errors
@@ -107,7 +107,10 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
         return counted
     wrong = errors_at_zero(guesses, among=surest(guesses, top))
     won = right + (_WEIGHT - 1) * (top - wrong.false_alarms - wrong.misses)
-    scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence)
+    near = counted.noise_scale or 1.0  # where the search of a sampled claim begins
+    if family(claim) is Family.GAUSSIAN or near == math.inf:
+        near = 1.0
+    scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence, near=near)
     if scale == 0.0:
         return replace(counted, noise_scale=0.0)
     return replace(
@@ -137,14 +140,14 @@ def _epsilon_at(claim: Claim, scale: float, delta: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _scale(claim: Claim, *, canaries: int, won: int, risk: float) -> float:
+def _scale(claim: Claim, *, canaries: int, won: int, risk: float, near: float = 1.0) -> float:
     """Smallest scale of the declared noise that is rejected; infinite if none, 0 if all."""
 
     def over(curve: TradeOff) -> float:
-        return math.log(risk / _tail(curve, canaries, won))
+        return math.log(risk / tail(curve, canaries, won))
 
     if family(claim) is not Family.GAUSSIAN:
-        return smallest_rejected(claim, over)
+        return smallest_rejected(claim, over, near=near, step=0.05)
     if over(GaussianCurve(mu=0.0)) <= 0.0:
         return math.inf
     # A root in -log mu.
@@ -160,7 +163,7 @@ def _scale(claim: Claim, *, canaries: int, won: int, risk: float) -> float:
     return math.inf if found > most - 1e-4 else declared_mu(claim) * math.exp(found)
 
 
-def _tail(curve: TradeOff, canaries: int, won: int) -> float:
+def tail(curve: TradeOff, canaries: int, won: int) -> float:
     """Upper bound of P(T >= won), above 0, under a mechanism with this curve."""
     from scipy.special import ndtr
     from scipy.stats import beta, binom
@@ -179,10 +182,10 @@ def _tail(curve: TradeOff, canaries: int, won: int) -> float:
     chances = np.diff(binom.cdf(right, top, first[:, None]), axis=1)
     needed = won - _WEIGHT * right[:, 1:]
     rest, at = canaries - top - 1, sure[:-1, None]
-    tails = at * binom.sf(needed - 2, rest, others[:, None])
-    tails += (1.0 - at) * binom.sf(needed - 1, rest, others[:, None])
+    above = at * binom.sf(needed - 2, rest, others[:, None])
+    above += (1.0 - at) * binom.sf(needed - 1, rest, others[:, None])
     missing = 2.0 * math.exp(-2.0 * _REACH**2)  # Hoeffding 1963
-    return min(1.0, float((chances * tails).sum(axis=1) @ weights) * _ROUNDING + missing)
+    return min(1.0, float((chances * above).sum(axis=1) @ weights) * _ROUNDING + missing)
 
 
 def _least_errors(curve: TradeOff, shares: Array) -> tuple[Array, Array]:

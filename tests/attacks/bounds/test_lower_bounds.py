@@ -18,7 +18,8 @@ from overhear.attacks.bounds.lower_bounds import (
     upper_limit,
 )
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
-from overhear.attacks.bounds.ranked import _tail, ideal_ranked, ranked
+from overhear.attacks.bounds.ranked import ideal_ranked, ranked
+from overhear.attacks.bounds.ranked import tail as ranked_tail
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
 from overhear.privacy.accounting.trade_off import GaussianCurve
 from overhear.privacy.participation import Event, Reach, poisson
@@ -169,7 +170,7 @@ def test_so_many_ranked_right_guesses_have_at_most_the_probability_that_is_said(
     for share in (0.05, 0.01):
         least = int(np.quantile(won, 1.0 - share)) + 1
         simulated = float((won >= least).mean())
-        said = _tail(GaussianCurve(mu=mu), canaries, least)
+        said = ranked_tail(GaussianCurve(mu=mu), canaries, least)
         error = math.sqrt(simulated / 20_000)
         assert simulated - 3.0 * error < said < 1.1 * simulated + 3.0 * error
 
