@@ -94,18 +94,18 @@ def make_records(
         return [data[int(at)] for at in generator.choice(size, size=count)]
     # As many records as canaries, or as many as tell the number of classes.
     picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
-    if kind == "mislabelled" and labels is None and _is_number(data[0]):
-        return _of_others(data, count, picked)
+    if kind == "mislabelled" and count > size:
+        raise InputError(
+            f"count={count} must be at most {size}, the records of the data: a mislabelled "
+            "canary is a copy of one with another label"
+        )
+    if kind == "mislabelled" and _is_number(data[0]):
+        return _of_others([data[int(at)] for at in picked], count)
     pairs = [_pair(data, int(at)) for at in picked]
     classes = labels or 1 + max(label for _, _, label in pairs)
     if classes < 2:
         raise InputError("all labels that were seen are 0; give labels=, the number of classes")
     if kind == "mislabelled":
-        if count > size:
-            raise InputError(
-                f"count={count} must be at most {size}, the records of the data: a mislabelled "
-                "canary is a copy of one with another label"
-            )
         return [
             (x, _like(y, (label + int(generator.integers(1, classes))) % classes))
             for x, y, label in pairs[:count]
@@ -116,28 +116,20 @@ def make_records(
 def _is_number(record: Record) -> bool:
     """Whether a record's target is a number to be predicted, as of a regression."""
     target = record[1] if isinstance(record, tuple | list) and len(record) == 2 else None
-    kind = getattr(getattr(target, "dtype", None), "kind", "")
-    floating = isinstance(target, Tensor) and target.is_floating_point() and target.ndim == 0
-    return isinstance(target, float) or kind == "f" or floating
+    floating = isinstance(target, float) or "float" in str(getattr(target, "dtype", ""))
+    return floating and (isinstance(target, float) or _is_one(target))
 
 
-def _of_others(data: Any, count: int, picked: NDArray[np.int64]) -> list[Record]:
-    """Records with the target of one that lies far from their own among those that were picked."""
-    if count > len(picked):
-        raise InputError(
-            f"count={count} must be at most {len(picked)}, the records of the data: a mislabelled "
-            "canary is a copy of one with the target of another"
-        )
-    ranked = sorted((data[int(at)] for at in picked), key=lambda record: float(record[1]))
+def _of_others(records: Sequence[Record], count: int) -> list[Record]:
+    """Records with the target of one that lies far from their own."""
+    ranked = sorted(records, key=lambda record: float(record[1]))
     if float(ranked[0][1]) == float(ranked[-1][1]):
         raise InputError(
             f"all targets that were seen are {float(ranked[0][1]):g}, so that no canary can have "
             'another; give canaries as kind="yours", records=[...]'
         )
-    half = len(ranked) // 2
-    made = [(x, ranked[(at + half) % len(ranked)][1]) for at, (x, _) in enumerate(ranked)]
-    step = len(made) / count
-    return [made[int(at * step)] for at in range(count)]
+    places = np.linspace(0, len(ranked), count, endpoint=False).astype(int)
+    return [(ranked[at][0], ranked[at - len(ranked) // 2][1]) for at in places]
 
 
 def _given(records: Sequence[Record] | None, count: int, like: Record) -> list[Record]:
@@ -243,39 +235,36 @@ class Rows:
                     "written out; give fewer rows or columns"
                 )
             x = x.toarray()
-        # Tensors stay tensors where both are.
-        self._join = torch.stack if isinstance(x, Tensor) and isinstance(y, Tensor) else np.stack
-        inputs, targets = (
-            a.detach().cpu() if isinstance(a, Tensor) else np.asarray(a) for a in (x, y)
+        dense = (x, y)
+        of_torch = all(isinstance(a, Tensor) for a in dense)
+        self._types = [a.dtype for a in dense] if of_torch else None
+        self._inputs, self._targets = (
+            np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a) for a in dense
         )
-        for name, array in (("X", inputs), ("y", targets)):
-            if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
+        for name, array in (("X", self._inputs), ("y", self._targets)):
+            if array.dtype.kind not in "biuf":
                 raise InputError(
                     f"{name} holds values of type {array.dtype} and must hold numbers; encode "
                     "labels as 0, 1, ... and columns of text as numbers"
                 )
-        if inputs.ndim < 2 or targets.ndim != 1 or len(inputs) != len(targets):
+        shapes = self._inputs.shape, self._targets.shape
+        if self._inputs.ndim < 2 or shapes[1] != shapes[0][:1]:
             raise InputError(
-                f"X of {tuple(inputs.shape)} and y of {tuple(targets.shape)} must be (n, ...) and "
-                "(n,), one row a record"
+                f"X of {shapes[0]} and y of {shapes[1]} must be (n, ...) and (n,), one row a record"
             )
-        if self._join is np.stack:
-            inputs, targets = np.asarray(inputs), np.asarray(targets)
-        self._inputs, self._targets = inputs, targets
 
     def __len__(self) -> int:
         return len(self._targets)
 
     def __getitem__(self, at: int) -> Record:
-        """One record; its target is a tensor where both arrays are, else a number."""
-        target = self._targets[at]
-        return self._inputs[at], target if isinstance(target, Tensor) else target.item() + 0
+        return self._inputs[at], self._targets[at].item() + 0  # no truth value, but a label
 
-    def joined(self, dataset: Any) -> tuple[Any, Any]:
-        """X and y of the records of another data set, in order."""
-        inputs, targets = zip(*dataset, strict=True)
-        join: Any = self._join
-        return join(inputs), join(targets)
+    def joined(self, dataset: Any) -> list[Any]:
+        """X and y of the records of another data set, in order: tensors where both were."""
+        both = [np.asarray(values) for values in zip(*dataset, strict=True)]
+        if self._types is None:
+            return both
+        return [torch.as_tensor(a, dtype=t) for a, t in zip(both, self._types, strict=True)]
 
 
 def opened(train: Any, data: Any) -> tuple[Train, Any]:
@@ -299,9 +288,9 @@ def opened(train: Any, data: Any) -> tuple[Train, Any]:
 
 def _fitted(estimator: Any, dataset: Any) -> Any:
     inputs, targets = zip(*dataset, strict=True)
-    base = sys.modules.get("sklearn.base")  # there, if the estimator is one of its
-    fresh = base.clone(estimator) if base and hasattr(estimator, "get_params") else None
-    fresh = copy.deepcopy(estimator) if fresh is None else fresh
+    # Scikit-learn is there if the estimator is one of its, whose clone forgets what was learned.
+    base = sys.modules.get("sklearn.base") if hasattr(estimator, "get_params") else None
+    fresh = copy.deepcopy(estimator) if base is None else base.clone(estimator)
     fresh.fit(_table(inputs), np.asarray(targets))
     return fresh
 
