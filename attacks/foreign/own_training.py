@@ -116,8 +116,9 @@ def make_records(
 def _is_number(record: Record) -> bool:
     """Whether a record's target is a number to be predicted, as of a regression."""
     target = record[1] if isinstance(record, tuple | list) and len(record) == 2 else None
-    floating = isinstance(target, float) or "float" in str(getattr(target, "dtype", ""))
-    return floating and (isinstance(target, float) or _is_one(target))
+    if isinstance(target, Tensor | np.ndarray | np.generic):
+        return "float" in str(target.dtype) and _is_one(target)
+    return isinstance(target, float)
 
 
 def _of_others(records: Sequence[Record], count: int) -> list[Record]:
