@@ -101,8 +101,10 @@ def membership_training(
     from ..training.own.names import own_object
 
     function: Any = own_object(train, key="train")
-    if not callable(function):
-        raise InputError(f"{train!r:.60} must name a function, train(dataset) -> model")
+    if not callable(function) and not hasattr(function, "fit"):
+        raise InputError(
+            f"{train!r:.60} must name a function, train(dataset) -> model, or an estimator"
+        )
     held: Any = own_object(data, key="--data")
     found = inference.membership(
         function,
@@ -127,6 +129,7 @@ def _show(found: Membership) -> None:
     )
     for title, part in parts:
         if part is not None:
+            say(console, f"{part.plain}.")
             console.print(membership_table(part, title=title))
     say(
         console,

@@ -22,7 +22,8 @@ __all__ = ["audit"]
 
 
 def audit(
-    target: Run | str | Path | RunFile | Mapping[str, Any] | Callable[..., Any] | None = None,
+    target: Run | str | Path | RunFile | Mapping[str, Any] | Callable[..., Any] | Any = None,
+    data: Any = None,
     *,
     scores: Any = None,
     **options: Any,
@@ -31,7 +32,9 @@ def audit(
 
     Args:
         target: a `Run` or its folder; the path or the tables of a run file, which is played anew;
-            or a function ``train(dataset)`` of one's own training, with data= and canaries=.
+            a function ``train(dataset)`` of one's own training, or ``train(X, y)`` where data are
+            arrays; or an estimator with ``fit(X, y)``, such as those of scikit-learn.
+        data: of a function or an estimator the (n) records: a data set of torch, or (X, y).
         scores: in place of a target the scores of canaries that somebody else computed, as
             `Planted.score` gives them; with a claim: epsilon= and delta=, or more.
         options: of a run the keys of [audit], such as canaries=500, and device; of a folder again
@@ -43,6 +46,8 @@ def audit(
         ValueError: there is nothing that can be audited.
         TypeError: something else.
     """
+    if data is not None:
+        options["data"] = data
     if scores is not None:
         if target is not None:
             raise InputError("target and scores exclude each other; give one of them")
@@ -55,13 +60,13 @@ def audit(
         return audit_of_folder(Path(target), **options)
     if isinstance(target, str | Path | RunFile | Mapping):
         return _of_run_file(target, **options)
-    if callable(target):
+    if callable(target) or hasattr(target, "fit"):
         from ..attacks.foreign.audit_training import audit_training
 
         return audit_training(target, **options)
     raise InputTypeError(
-        f"target must be a Run, a folder, a run file or a function that trains, not a "
-        f"{type(target).__name__}"
+        "target must be a Run, a folder, a run file, a function that trains or an estimator, "
+        f"not a {type(target).__name__}"
     )
 
 

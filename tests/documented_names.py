@@ -32,6 +32,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
             "two_sided",
         ),
         "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
+        "overhear.attacks.bounds.ranked": ("ranked",),
         "overhear.attacks.foreign.claimed": ("claimed", "claim_of_log", "parse_claim", "Claimed"),
         "overhear.attacks.foreign.scores_audit": ("audit_scores", "ScoresAudit"),
         "overhear.attacks.foreign.audit_training": (

@@ -42,7 +42,7 @@ from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
-from ...privacy.accounting.trade_off import trade_off
+from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
 from .lower_bounds import Guesses, LowerBound, check_confidence, errors_at_zero, surest
 from .mechanism import (
     Claim,
@@ -57,7 +57,7 @@ from .mechanism import (
 SHARE = 0.1  # of the canaries that are guessed; near the best for epsilon 1 to 8
 _LEAST_GUESSES = 100
 _MOST_EPSILON = 64.0
-_MOST_MU = 64.0
+MOST_MU = 64.0
 _MOST_SCALE = 1e4
 _GRID = 33  # values of mu tried together
 _REFINEMENTS = 4
@@ -115,7 +115,7 @@ def one_run_f_dp(
         epsilon = epsilon_from_mu(mu, delta)
         words = f"{bound.assumptions}; the adversary's view of all rounds is Gaussian."
     else:
-        scale = _smallest_rejected(claim, **counts, risk=1.0 - confidence)
+        scale = _smallest_scale(claim, **counts, risk=1.0 - confidence)
         if scale == 0.0:
             return _without_curve(
                 guesses, claim=claim, delta=delta, confidence=confidence, made=made
@@ -221,7 +221,7 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
     """Largest mu on the last grid whose Gaussian curve is rejected; 0 if none is."""
     from scipy.special import ndtr, ndtri
 
-    low, high = 0.0, _MOST_MU
+    low, high = 0.0, MOST_MU
     for _ in range(_REFINEMENTS):
         tried = np.linspace(low, high, _GRID)
 
@@ -239,26 +239,43 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
-    """Smallest scale of the declared noise that is rejected; infinite if none, 0 if all."""
-    lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
-
-    def over(inverse: Callable[[float], float]) -> float:
-        return _excess_of_one(inverse, canaries=canaries, made=made, right=right, risk=risk)
-
-    if over(lambda sums: sums) <= 0.0:  # even what releases nothing at all
+def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
+    if right == 0:
         return math.inf
-
     # Steps below the curve, fine where the sums begin.
     grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
     steps = grid.tolist()
 
-    # A scale is rejected where more guesses are right than its trade-off curve allows.
+    def over(curve: TradeOff) -> float:
+        lows = curve.false_negative_rates(1.0 - grid).tolist()
+        return _excess_of_one(
+            lambda sums: lows[bisect_right(steps, sums) - 1],
+            canaries=canaries,
+            made=made,
+            right=right,
+            risk=risk,
+        )
+
+    return smallest_rejected(claim, over)
+
+
+def smallest_rejected(
+    claim: Claim, over: Callable[[TradeOff], float], *, near: float = 1.0, step: float = 0.25
+) -> float:
+    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all.
+
+    Args:
+        claim: the declared mechanism.
+        over: of a trade-off curve, above 0 where more guesses are right than it allows.
+        near, step: a scale where the search begins, and the logarithm of its first step.
+    """
+    lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
+    if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
+        return math.inf
+
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
-        curve = trade_off(scaled.rounds, adjacency=scaled.adjacency)
-        lows = curve.false_negative_rates(1.0 - grid).tolist()
-        return -over(lambda sums: lows[bisect_right(steps, sums) - 1])
+        return -over(trade_off(scaled.rounds, adjacency=scaled.adjacency))
 
     below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked
 
@@ -268,7 +285,7 @@ def _smallest_rejected(claim: Claim, *, canaries: int, made: int, right: int, ri
             return 1.0
         return -1.0 if x >= most or any(below) else excess_at(x)
 
-    found = smallest_safe(excess, max(0.0, lowest), step=0.25, tolerance=_TOLERANCE)
+    found = smallest_safe(excess, max(math.log(near), lowest), step=step, tolerance=_TOLERANCE)
     if any(below) or found < lowest + 2.0 * _TOLERANCE:
         return 0.0
     return math.exp(found) if found < most - 2.0 * _TOLERANCE else math.inf

@@ -1,7 +1,7 @@
 """Audit a training that runs elsewhere: plant, train, score, bound, and look again before judging.
 
     train gives              scored by                                   claim
-    a torch.nn.Module        minus the loss of each canary               the caller's
+    a module, an estimator   minus the loss of each canary               the caller's
     several of them          the same, in the mean over the models       the caller's
     an `Observed`            its own `scores(planted)`                   its own, or the caller's
 
@@ -23,7 +23,6 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...privacy._validate import Progress, whole, within
@@ -38,8 +37,10 @@ from .own_training import (
     Record,
     Train,
     check_dataset,
+    is_model,
     losses_of,
     make_records,
+    opened,
 )
 from .scores_audit import LEAST, ScoresAudit, audit_scores, ideal_words
 
@@ -178,9 +179,7 @@ class Planted(Dataset[Any]):
         batches = self.sampler(batch_size, shuffle=shuffle, generator=generator)
         return DataLoader(self, batch_sampler=batches, **options)
 
-    def score(
-        self, model: nn.Module | Sequence[nn.Module], *, loss: Loss | None = None
-    ) -> PlantedScores:
+    def score(self, model: Any, *, loss: Loss | None = None) -> PlantedScores:
         """Score all canaries by their loss, in or out, and open the coins.
 
         Args:
@@ -196,7 +195,7 @@ class Planted(Dataset[Any]):
             ValueError: no model, a loss of another shape, or a model that diverged.
             TypeError: what is given is no module.
         """
-        models = [model] if isinstance(model, nn.Module) else list(model)
+        models = _models_of(model) or list(model)
         if not models:
             raise InputError("no model is given; train one on this data set")
         losses = np.mean([losses_of(one, self.records, loss=loss) for one in models], axis=0)
@@ -411,8 +410,9 @@ def audit_training(
     """Plant canaries in the data, train, and check what leaked against the claim.
 
     Args:
-        train: data set -> model, models, or an `Observed`; called as often as canaries need.
-        data: (n) map-style, of pairs (input, integer label) unless the records are yours.
+        train: data set -> model, models, or an `Observed`, called as often as canaries need; or an
+            estimator, as `opened` takes them.
+        data: (X, y), or (n) map-style, of pairs (input, integer label) unless records are yours.
         canaries: how many, at least 20; rounded up to fill every run alike.
         claim: of the training; by default what the `Observed` claims, or nothing.
         delta: of the bound, where claim= does not say one.
@@ -433,6 +433,7 @@ def audit_training(
     within("canaries", canaries, f"[{LEAST}, {_MOST_CANARIES}]")
     within("per_run", per_run, "[1, inf)", ", canaries of one training")
     runs = math.ceil(canaries / per_run)
+    train, data = opened(train, data)
     game = _Game(
         training=OwnTraining(train, data),
         data=data,
@@ -531,7 +532,7 @@ class _Game:
         if not isinstance(came, Observed):
             raise InputTypeError(
                 f"train gave a {type(came).__name__}, which cannot be scored; let it return the "
-                "trained torch.nn.Module, a list of them, or the log of a recorder"
+                "trained torch.nn.Module or estimator, a list of them, or the log of a recorder"
             )
         scores = np.asarray(came.scores(planted), dtype=np.float64)
         if scores.shape != (planted.count,):
@@ -549,10 +550,10 @@ class _Game:
         return int(np.random.SeedSequence([self.seed, self.done]).generate_state(1)[0])
 
 
-def _models_of(came: Any) -> list[nn.Module] | None:
-    if isinstance(came, nn.Module):
+def _models_of(came: Any) -> list[Any] | None:
+    if is_model(came):
         return [came]
-    if isinstance(came, list | tuple) and came and all(isinstance(m, nn.Module) for m in came):
+    if isinstance(came, list | tuple) and came and all(is_model(one) for one in came):
         return list(came)
     return None
 

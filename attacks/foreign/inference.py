@@ -23,10 +23,10 @@ from torch.utils.data import Subset
 from ...privacy._validate import Progress
 from ...privacy.errors import InputError, needs
 from ..membership.pool import balanced_coins, fair_coins
-from ..membership.roc import ProvenLimit, Rate, Roc, allowed_by_pair, roc
+from ..membership.roc import ProvenLimit, Rate, Roc, allowed_by_pair, recognised, roc
 from ..membership.scores import ATTACKS
 from .claimed import DELTA, Claimed
-from .own_training import OwnTraining, Train, check_dataset, confidences_of
+from .own_training import OwnTraining, Train, check_dataset, confidences_of, opened
 from .scores_audit import LEAST, ScoresAudit, audit_scores
 
 RATES = (0.01, 0.001)  # of false positives
@@ -91,6 +91,7 @@ class MembershipResult:
         share = f"{100 * self.confidence:.6g} %"
         spread = 1.96 * self.roc.auc_error
         lines = [
+            f"{recognised(self.attack, self.roc.auc, self.roc.auc_error)}.",
             f"{self.attack}: {many} target records, {self.roc.members} of them in; "
             f"{self.references} references",
             f"AUROC {self.roc.auc:.3f} (95 % interval {max(0.0, self.roc.auc - spread):.3f} to "
@@ -192,8 +193,8 @@ def membership(
 
     Args:
         train: data set -> model; nothing else is asked. It is called `references` + 1 times, each
-            with a `torch.utils.data.Subset` of the data.
-        data: (n) map-style, of pairs (input, integer label).
+            with a `torch.utils.data.Subset` of the data; or an estimator, as `opened` takes them.
+        data: (n) map-style, of pairs (input, integer label); or (X, y).
         method: "lira", "rmia", or "loss", which takes no references.
         mode: "online", or "offline", which looks at references without the record alone.
         references: K, at least 2.
@@ -209,7 +210,7 @@ def membership(
     Raises:
         ValueError: a value out of range; data that change; a train that raises, or gives one model
             twice; a model that is no classifier.
-        TypeError: train gives no torch.nn.Module.
+        TypeError: train gives no torch.nn.Module and no estimator.
 
     Source: Carlini et al. 2022 (LiRA), Zarifzadeh et al. 2024 (RMIA), Yeom et al. 2018 (loss).
     """
@@ -224,6 +225,7 @@ def membership(
     entropy = secrets.randbits(128) if seed is None else seed
     generator = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(0,)))
     coins_of = np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(1,)))
+    train, data = opened(train, data)
     size = check_dataset(data, name="data")
     if not LEAST <= records <= size:
         raise InputError(

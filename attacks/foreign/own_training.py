@@ -8,8 +8,12 @@ asked twice, and a call that leaves the data other than it found them.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import hashlib
+import math
 import pickle
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -35,6 +39,7 @@ from ...privacy.errors import InputError, InputTypeError
 GRADIENT = "gradient"
 KINDS = ("mislabelled", "blank", GRADIENT, "yours")
 _LOOKED_AT = 256  # records of the data whose labels and sizes are looked at, besides those drawn
+Array = NDArray[np.float64]
 Record = Any  # as the data set gives it: a pair (input, target) where we make one
 
 
@@ -46,8 +51,8 @@ def check_dataset(data: Any, *, name: str) -> int:
     """
     if not hasattr(data, "__getitem__") or not hasattr(data, "__len__"):
         raise InputError(
-            f"{name} of {type(data).__name__} must be a map-style dataset, with len(...) and "
-            "[index], such as torch.utils.data.TensorDataset(inputs, targets)"
+            f"{name} of {type(data).__name__} must be arrays (X, y), or a map-style dataset, with "
+            "len(...) and [index], such as torch.utils.data.TensorDataset(inputs, targets)"
         )
     size = len(data)
     if size < 1:
@@ -89,21 +94,43 @@ def make_records(
         return [data[int(at)] for at in generator.choice(size, size=count)]
     # As many records as canaries, or as many as tell the number of classes.
     picked = generator.choice(size, size=min(size, max(count, _LOOKED_AT)), replace=False)
+    if kind == "mislabelled" and count > size:
+        raise InputError(
+            f"count={count} must be at most {size}, the records of the data: a mislabelled "
+            "canary is a copy of one with another label"
+        )
+    if kind == "mislabelled" and _is_number(data[0]):
+        return _of_others([data[int(at)] for at in picked], count)
     pairs = [_pair(data, int(at)) for at in picked]
     classes = labels or 1 + max(label for _, _, label in pairs)
     if classes < 2:
         raise InputError("all labels that were seen are 0; give labels=, the number of classes")
     if kind == "mislabelled":
-        if count > size:
-            raise InputError(
-                f"count={count} must be at most {size}, the records of the data: a mislabelled "
-                "canary is a copy of one with another label"
-            )
         return [
             (x, _like(y, (label + int(generator.integers(1, classes))) % classes))
             for x, y, label in pairs[:count]
         ]
     return _blank(pairs, count, classes, generator)
+
+
+def _is_number(record: Record) -> bool:
+    """Whether a record's target is a number to be predicted, as of a regression."""
+    target = record[1] if isinstance(record, tuple | list) and len(record) == 2 else None
+    if isinstance(target, Tensor | np.ndarray | np.generic):
+        return "float" in str(target.dtype) and _is_one(target)
+    return isinstance(target, float)
+
+
+def _of_others(records: Sequence[Record], count: int) -> list[Record]:
+    """Records with the target of one that lies far from their own."""
+    ranked = sorted(records, key=lambda record: float(record[1]))
+    if float(ranked[0][1]) == float(ranked[-1][1]):
+        raise InputError(
+            f"all targets that were seen are {float(ranked[0][1]):g}, so that no canary can have "
+            'another; give canaries as kind="yours", records=[...]'
+        )
+    places = np.linspace(0, len(ranked), count, endpoint=False).astype(int)
+    return [(ranked[at][0], ranked[at - len(ranked) // 2][1]) for at in places]
 
 
 def _given(records: Sequence[Record] | None, count: int, like: Record) -> list[Record]:
@@ -187,6 +214,99 @@ Train = Callable[[Any], Any]
 _PROBED = 32  # records that are compared, where nobody says which
 
 
+_MOST_NUMBERS = 1 << 28  # of a sparse X that is written out
+
+
+class Rows:
+    """The records of arrays X and y: item i is (X[i], y[i]).
+
+    Args:
+        x: (n, ...) numbers: an array, a tensor, a data frame, or a sparse matrix.
+        y: (n,) integer labels, or numbers that are predicted.
+
+    Raises:
+        ValueError: lengths that differ, or values that are no numbers.
+    """
+
+    def __init__(self, x: Any, y: Any) -> None:
+        if hasattr(x, "toarray"):
+            if math.prod(x.shape) > _MOST_NUMBERS:
+                raise InputError(
+                    f"sparse X of {x.shape} must hold at most {_MOST_NUMBERS} numbers once it is "
+                    "written out; give fewer rows or columns"
+                )
+            x = x.toarray()
+        dense = (x, y)
+        of_torch = all(isinstance(a, Tensor) for a in dense)
+        self._types = [a.dtype for a in dense] if of_torch else None
+        self._inputs, self._targets = (
+            np.asarray(a.detach().cpu() if isinstance(a, Tensor) else a) for a in dense
+        )
+        for name, array in (("X", self._inputs), ("y", self._targets)):
+            if array.dtype.kind not in "biuf":
+                raise InputError(
+                    f"{name} holds values of type {array.dtype} and must hold numbers; encode "
+                    "labels as 0, 1, ... and columns of text as numbers"
+                )
+        shapes = self._inputs.shape, self._targets.shape
+        if self._inputs.ndim < 2 or shapes[1] != shapes[0][:1]:
+            raise InputError(
+                f"X of {shapes[0]} and y of {shapes[1]} must be (n, ...) and (n,), one row a record"
+            )
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def __getitem__(self, at: int) -> Record:
+        return self._inputs[at], self._targets[at].item() + 0  # no truth value, but a label
+
+    def joined(self, dataset: Any) -> list[Any]:
+        """X and y of the records of another data set, in order: tensors where both were."""
+        both = [np.asarray(values) for values in zip(*dataset, strict=True)]
+        if self._types is None:
+            return both
+        return [torch.as_tensor(a, dtype=t) for a, t in zip(both, self._types, strict=True)]
+
+
+def opened(train: Any, data: Any) -> tuple[Train, Any]:
+    """A function of a data set, and the data set, of whatever a user has.
+
+    Args:
+        train: a function `train(dataset)`, or `train(X, y)` where the data are arrays, or an
+            estimator with `fit(X, y)`, a copy of which is fitted each time.
+        data: a map-style data set, or a tuple (X, y).
+    """
+    rows = Rows(*data) if isinstance(data, tuple) and len(data) == 2 else None
+    data = data if rows is None else rows
+    if isinstance(train, type) and hasattr(train, "fit"):
+        raise InputTypeError(f"train={train.__name__} is a class; give {train.__name__}()")
+    if hasattr(train, "fit"):
+        return functools.partial(_fitted, train), data
+    if rows is None or not callable(train):
+        return train, data
+    return lambda dataset: train(*rows.joined(dataset)), data
+
+
+def _fitted(estimator: Any, dataset: Any) -> Any:
+    inputs, targets = zip(*dataset, strict=True)
+    # Scikit-learn is there if the estimator is one of its, whose clone forgets what was learned.
+    base = sys.modules.get("sklearn.base") if hasattr(estimator, "get_params") else None
+    fresh = copy.deepcopy(estimator) if base is None else base.clone(estimator)
+    fresh.fit(_table(inputs), np.asarray(targets))
+    return fresh
+
+
+def is_model(came: Any) -> bool:
+    """Whether it is a module, or an estimator that predicts."""
+    return isinstance(came, nn.Module) or (hasattr(came, "fit") and hasattr(came, "predict"))
+
+
+def _table(inputs: Sequence[Any]) -> Array:
+    """(m, D) of an estimator, which takes tables alone."""
+    rows = np.stack([np.asarray(x) for x in inputs])
+    return rows.reshape(len(rows), -1)
+
+
 class OwnTraining:
     """Calls `train`, and holds the data against what they were.
 
@@ -210,7 +330,7 @@ class OwnTraining:
         spread = np.unique(np.linspace(0, self.size - 1, _PROBED).astype(int)).tolist()
         self._probes = spread if probes is None else list(probes)
         self._digests = self._read()
-        self._models: list[weakref.ref[nn.Module]] = []
+        self._models: list[weakref.ref[Any]] = []
         self.calls = 0
         if (other := self._changed()) is not None:
             raise InputError(
@@ -248,7 +368,7 @@ class OwnTraining:
             )
         return came
 
-    def model(self, dataset: Any) -> nn.Module:
+    def model(self, dataset: Any) -> Any:
         """The model that `train` gives, another one each time.
 
         Raises:
@@ -256,9 +376,10 @@ class OwnTraining:
             ValueError: as above, or it gives one model twice.
         """
         came = self(dataset)
-        if not isinstance(came, nn.Module):
+        if not is_model(came):
             raise InputTypeError(
-                f"train gave a {type(came).__name__} and must return the trained torch.nn.Module"
+                f"train gave a {type(came).__name__} and must return the trained torch.nn.Module "
+                "or estimator"
             )
         if any(known() is came for known in self._models):
             raise InputError(
@@ -301,17 +422,17 @@ def _feed(found: Any, item: Any) -> None:
 
 # The loss of single records under a model of the user's: what a final model is asked.
 
-Array = NDArray[np.float64]
 Loss = Callable[[Tensor, Tensor], Tensor]
 _BATCH = 512
 _LARGEST = 50.0  # of a logit-scaled confidence
 
 
-def losses_of(model: nn.Module, records: Sequence[Any], *, loss: Loss | None = None) -> Array:
+def losses_of(model: Any, records: Sequence[Any], *, loss: Loss | None = None) -> Array:
     """The loss of each record, in nats or the unit of `loss`.
 
     Args:
-        model: in any mode; it is asked in evaluation mode and left as it was.
+        model: a module in any mode, which is asked in evaluation mode and left as it was; or an
+            estimator, by its probabilities, else its decisions, else the squared error.
         records: (m) pairs (input, target).
         loss: (outputs, targets) -> (B,) losses; by default the cross-entropy of integer targets and
             the squared error of others.
@@ -328,6 +449,8 @@ def losses_of(model: nn.Module, records: Sequence[Any], *, loss: Loss | None = N
     >>> losses_of(model, records).shape
     (2,)
     """
+    if hasattr(model, "fit"):
+        return _losses_of_estimator(model, records)
     found = []
     for outputs, targets in _asked(model, records):
         of = _usual(outputs, targets) if loss is None else loss(outputs, targets)
@@ -347,11 +470,18 @@ def losses_of(model: nn.Module, records: Sequence[Any], *, loss: Loss | None = N
     return losses
 
 
-def confidences_of(model: nn.Module, records: Sequence[Any]) -> Array:
+def confidences_of(model: Any, records: Sequence[Any]) -> Array:
     """How sure a classifier is of each record's own label: log(p / (1 - p)), (m,) in [-50, 50].
 
     Source: Carlini et al., "Membership Inference Attacks From First Principles", section VI-A.
     """
+    if hasattr(model, "fit"):
+        if not hasattr(model, "classes_"):
+            raise InputError(
+                f"the {type(model).__name__} is no classifier; membership is inferred of "
+                "classifiers, audit takes regressors, too"
+            )
+        return np.clip(-_losses_of_estimator(model, records, odds=True), -_LARGEST, _LARGEST)
     found = []
     for outputs, targets in _asked(model, records):
         if outputs.ndim != 2 or targets.ndim != 1 or targets.is_floating_point():
@@ -370,6 +500,27 @@ def confidences_of(model: nn.Module, records: Sequence[Any]) -> Array:
         phi = phi.nan_to_num(nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
         found.append(phi.clamp(-_LARGEST, _LARGEST).cpu().numpy())
     return np.concatenate(found)
+
+
+def _losses_of_estimator(model: Any, records: Sequence[Any], *, odds: bool = False) -> Array:
+    """(m,) -log p of a record's own label, or its log odds; minus its margin; a squared error."""
+    inputs, targets = zip(*records, strict=True)
+    table, wanted = _table(inputs), np.asarray(targets)
+    classes = getattr(model, "classes_", None)
+    if classes is None:
+        return np.asarray((np.asarray(model.predict(table)) - wanted) ** 2, dtype=np.float64)
+    own = wanted[:, None] == np.asarray(classes)  # (m, classes); a label may be none of them
+    if hasattr(model, "predict_proba"):
+        p = (np.asarray(model.predict_proba(table), dtype=np.float64) * own).sum(axis=1)
+        p = np.clip(p, 1e-300, None)
+        return np.log(np.clip(1.0 - p, 1e-300, None)) - np.log(p) if odds else -np.log(p)
+    if not hasattr(model, "decision_function"):
+        return np.asarray(np.asarray(model.predict(table)) != wanted, dtype=np.float64)
+    decisions = np.asarray(model.decision_function(table), dtype=np.float64)
+    if decisions.ndim == 1:  # for the second of two classes
+        decisions = np.stack([-decisions, decisions], axis=1) / 2.0
+    others = np.where(own, -np.inf, decisions).max(axis=1)
+    return np.where(own.any(axis=1), others - (decisions * own).sum(axis=1), _LARGEST)
 
 
 def _usual(outputs: Tensor, targets: Tensor) -> Tensor:

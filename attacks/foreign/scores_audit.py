@@ -28,11 +28,10 @@ from ..bounds.lower_bounds import (
     Guesses,
     LowerBound,
     best_threshold,
-    ideal,
-    total_error,
 )
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
+from ..bounds.ranked import ideal_ranked, ranked
 from .claimed import Claimed, small
 
 # Lower bounds on epsilon from scores that came from elsewhere, and what a perfect audit shows.
@@ -46,16 +45,16 @@ from .claimed import Claimed, small
 # the coins that are guessed: 0, if the scores are likelihood ratios, and the place where a fifth of
 # the canaries, which is not guessed, has the fewest errors.
 #
-# | scores | claim | bound at each threshold | errors independent |
+# | scores | claim | bound at each threshold | canaries independent |
 # |---|---|---|---|
-# | ratios | mechanism | `total_error` | assumed |
+# | ratios | mechanism | `ranked` | assumed |
 # | others | mechanism | `one_run_f_dp` of all guesses, and of the surest | no |
 # | any | epsilon alone | `one_run_pure` of all guesses, and of the surest | no |
 #
 # The risk is shared evenly among the bounds of a row (C. E. Bonferroni 1936): with both thresholds,
 # each has half of it. They hold together, so their largest holds.
 #
-# Errors of ratios are independent where canaries are orthogonal and the noise among them is white;
+# Ratios are independent where canaries are orthogonal and the noise among them is white;
 # losses of a final model disturb each other, and are never taken for ratios.
 
 EVERY = 5  # one canary of so many sets the threshold
@@ -140,7 +139,9 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
     """
     if ratios and claimed.mechanism is not None:
         half = 0.5 + 0.5 * confidence
-        return ideal(claimed.mechanism, canaries=canaries, delta=claimed.delta, confidence=half)
+        return ideal_ranked(
+            claimed.mechanism, canaries=canaries, delta=claimed.delta, confidence=half
+        )
     guessed = canaries if ratios else canaries - canaries // EVERY
     counts = list(_made(guessed, claimed, ratios=ratios))
     share = 1.0 - (1.0 - confidence) / (len(counts) * (2 if ratios else 1))
@@ -172,7 +173,7 @@ def _bound(
     if claim is None:
         return one_run_pure(shifted, delta=delta, confidence=confidence, made=made)
     if made is None:
-        return total_error(shifted, claim=claim, delta=delta, confidence=confidence)
+        return ranked(shifted, claim=claim, delta=delta, confidence=confidence)
     return one_run_f_dp(shifted, claim=claim, delta=delta, confidence=confidence, made=made)
 
 
@@ -205,7 +206,7 @@ def _strength(bound: LowerBound) -> tuple[float, float]:
 
 LEAST = 20  # canaries; fewer show nothing of any claim worth making
 MOST = 1_000_000
-_TOLD = 60  # canaries, from which on coins that repeat themselves are no chance, below 1e-8
+_TOLD = 30  # kinds of rows, from which on counts that are all even are no chance, below 1e-8
 MANY = 10  # times as many canaries: what these would show, where only a pair is claimed
 
 
@@ -461,27 +462,18 @@ def _checked(values: NDArray[np.float64], coins: NDArray[Any]) -> Guesses:
 def _check_not_doubled(guesses: Guesses) -> None:
     """Refuse rows that occur several times as a whole: fair coins do not repeat themselves.
 
-    In any order, where rows take so many values that all counts are multiples by no chance.
+    In any order, where rows take so many values that all counts are multiples by no chance. Of
+    scores of few values, such as labels, rows that are equal are nothing odd.
     """
     pairs = np.stack([guesses.scores, guesses.included.astype(np.float64)])
     _, counts = np.unique(pairs, axis=1, return_counts=True)
     times = int(np.gcd.reduce(counts))
-    rows = pairs.shape[1]
-    in_order = rows % 2 == 0 and rows >= _TOLD and _repeats(pairs)
-    if in_order or (times > 1 and counts.size >= _TOLD // 2):
-        often = "twice" if in_order or times == 2 else f"{times} times"
+    if times > 1 and counts.size >= _TOLD:
+        often = "twice" if times == 2 else f"{times} times"
         raise InputError(
-            f"{rows} rows hold every canary {often}; "
+            f"{pairs.shape[1]} rows hold every canary {often}; "
             "give each canary once, since one that is repeated counts as evidence that is not there"
         )
-
-
-def _repeats(pairs: NDArray[np.float64]) -> bool:
-    """Whether the second half is the first again, or each row is followed by itself."""
-    half = pairs.shape[1] // 2
-    return np.array_equal(pairs[:, :half], pairs[:, half:]) or np.array_equal(
-        pairs[:, ::2], pairs[:, 1::2]
-    )
 
 
 def _split(split: ArrayLike | None, guesses: Guesses) -> NDArray[np.bool_]:

@@ -28,11 +28,10 @@ from ...training.engine.setting import Setting
 from ...training.tracing.scripts import Scripts
 from .pool import Pool, balanced_coins, fair_coins
 from .roc import Roc, roc
-from .scores import ATTACKS, OWNER, confidences_by_model
+from .scores import ATTACKS, confidences_by_model
 
 Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]
-ATTACKED = (OWNER, "LiRA online")  # the guesser that is named first, whatever the others find
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

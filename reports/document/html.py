@@ -154,6 +154,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         estimators=_estimators(report),
         measured_figure=_twice(functools.partial(measured_figure, report, cited)),
         roc_figure=_twice(functools.partial(roc_figure, report.membership)),
+        recognised=None if (told := report.membership) is None else (told.played or told.run).plain,
         utility_figure=(
             _twice(functools.partial(utility_figure, report, cited))
             if report.utility.consensus_accuracy

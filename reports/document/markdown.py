@@ -247,12 +247,12 @@ def _membership(report: Report) -> Iterator[str]:
     found = report.membership
     if found is None:
         return
+    part = found.played or found.run
     yield "## Membership\n"
     yield (
-        f"Verdict: {found.verdict}; {found.references} references, {found.games} games. "
-        f"{markdown_text(found.words)}.\n"
+        f"{markdown_text(part.plain)}. Verdict: {found.verdict}; {found.references} references, "
+        f"{found.games} games. {markdown_text(found.words)}.\n"
     )
-    part = found.played or found.run
     rates = [f"TPR at FPR {percent(rate.asked)}" for rate in part.rows[0].rates]
     rows: list[Sequence[str]] = [("model", "attack", "AUC", *rates)]
     rows += [

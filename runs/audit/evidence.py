@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import Field
 
 from ...attacks.audit.audited import deciding
+from ...attacks.membership.roc import ATTACKED, recognised
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score
 from ...privacy.guarantee import WrittenStatus
 from ..described import Described
@@ -197,6 +198,17 @@ class MembershipPart(Described):
     agents: list[MembershipAgent]
     """Empty of a large network."""
     curves: list[MembershipCurve]
+
+    @property
+    def plain(self) -> str:
+        """Who could be recognised by the attack that is named first, as one sentence."""
+        first = [row for row in self.rows if (row.model, row.attack) == ATTACKED]
+        row = (first or self.rows)[0]
+        return recognised(f"{row.attack} on {_asked(row.model)}", row.auc, row.auc_error)
+
+
+def _asked(model: str) -> str:
+    return {"owner": "each owner's model", "average": "the average model"}.get(model, model)
 
 
 class GuessedGames(Described):

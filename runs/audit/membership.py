@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
 from ...attacks.membership.membership import (
-    ATTACKED,
     Attacked,
     Inference,
     Played,
@@ -21,7 +20,7 @@ from ...attacks.membership.membership import (
     infer_membership,
 )
 from ...attacks.membership.pool import Pool, make_pool
-from ...attacks.membership.roc import Measured, ProvenLimit, Rate, exceeds, measure
+from ...attacks.membership.roc import ATTACKED, Measured, ProvenLimit, Rate, exceeds, measure
 from ...attacks.membership.scores import AVERAGE, OWNER
 from ...privacy._validate import Progress
 from ...privacy.adversary import FINAL_MODELS

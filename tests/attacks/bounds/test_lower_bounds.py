@@ -18,7 +18,10 @@ from overhear.attacks.bounds.lower_bounds import (
     upper_limit,
 )
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
+from overhear.attacks.bounds.ranked import ideal_ranked, ranked
+from overhear.attacks.bounds.ranked import tail as ranked_tail
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
+from overhear.privacy.accounting.trade_off import GaussianCurve
 from overhear.privacy.participation import Event, Reach, poisson
 from tests.attacks.bounds.simulated_scores import simulated_scores
 from tests.attacks.bounds.tail_bound import tail
@@ -135,6 +138,44 @@ def test_total_error_is_above_the_truth_in_no_more_than_one_audit_in_twenty(targ
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("target", [1.0, 8.0])
+@pytest.mark.parametrize("seen", [np.asarray, np.sign, lambda x: np.clip(x, -0.3, 0.9), np.exp])
+def test_ranked_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target, seen):
+    """Whatever is made of a ratio: itself, its sign, what is left of it between bounds."""
+    claim = _one_round(target)
+    rng = np.random.default_rng(3)
+    drawn = [Guesses(scores=seen(g.scores), included=g.included) for g in _audits(claim, 400)]
+    order = [rng.permutation(400) for _ in drawn]  # of equal scores, which tells nothing
+    mixed = [
+        Guesses(scores=g.scores[o], included=g.included[o])
+        for g, o in zip(drawn, order, strict=True)
+    ]
+    found = [ranked(g, claim=claim, **HOW).epsilon for g in mixed]
+    assert sum(bound > target for bound in found) <= MOST_ABOVE
+    if seen is np.asarray:
+        counted = [total_error(g, claim=claim, **HOW).epsilon for g in mixed]
+        assert sum(bound > target for bound in found) > 40
+        assert np.median(found) > 1.02 * np.median(counted)
+        assert np.median(found) == pytest.approx(ideal_ranked(claim, canaries=400, **HOW), rel=0.1)
+
+
+@pytest.mark.parametrize(("canaries", "mu"), [(30, 0.5), (100, 1.0), (400, 1.6)])
+def test_so_many_ranked_right_guesses_have_at_most_the_probability_that_is_said(canaries, mu):
+    rng, top = np.random.default_rng(0), canaries // 3
+    coins = rng.random((20_000, canaries)) < 0.5
+    seen = rng.normal(size=coins.shape) + mu * (coins - 0.5)
+    surest = np.argsort(-np.abs(seen), axis=1)
+    right = np.take_along_axis((seen > 0.0) == coins, surest, axis=1)
+    won = right.sum(axis=1) + 2 * right[:, :top].sum(axis=1)
+    for share in (0.05, 0.01):
+        least = int(np.quantile(won, 1.0 - share)) + 1
+        simulated = float((won >= least).mean())
+        said = ranked_tail(GaussianCurve(mu=mu), canaries, least)
+        error = math.sqrt(simulated / 20_000)
+        assert simulated - 3.0 * error < said < 1.1 * simulated + 3.0 * error
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
 def test_two_sided_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
     claim = _one_round(target)
@@ -165,7 +206,7 @@ def test_half_of_the_declared_noise_contradicts_the_claim(claim):
     generator = np.random.default_rng(5)
     coins = generator.random(2000) < 0.5
     weak = simulated_scores(at_scale(claim, 0.5), coins, generator=generator)
-    for estimator in (total_error, two_sided):
+    for estimator in (total_error, two_sided, ranked):
         found = estimator(
             Guesses(scores=weak, included=coins), claim=claim, delta=DELTA, confidence=0.999
         )
@@ -186,7 +227,7 @@ def test_a_ball_never_raises_the_bound():
 def test_scores_that_say_nothing_bound_nothing():
     coins = np.random.default_rng(7).random(5000) < 0.5
     guesses = Guesses(scores=np.zeros(5000), included=coins)
-    for estimator in (total_error, two_sided):
+    for estimator in (total_error, two_sided, ranked):
         found = estimator(guesses, claim=_sampled(3.0), **HOW)
         assert (found.epsilon, found.errors, found.noise_scale) == (0.0, 5000, math.inf)
 

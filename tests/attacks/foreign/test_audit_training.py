@@ -1,12 +1,19 @@
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.linear_model import RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from overhear.attacks.audit.audited import Verdict
 from overhear.attacks.foreign.audit_training import audit_training
 from overhear.attacks.foreign.claimed import Claimed
+from overhear.interface.audit import audit
 from overhear.privacy.errors import InputError
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -44,6 +51,58 @@ def test_a_model_that_was_not_trained_shows_nothing():
     assert found.verdict is Verdict.CONSISTENT
     several = audit_training(lambda d: [untrained(d)] * 2, DATA, canaries=60, claim=CLAIM, seed=1)
     assert several.epsilon == found.epsilon
+
+
+X = np.random.default_rng(0).normal(size=(120, 4))
+Y = np.arange(120) % 3
+WIDE = np.random.default_rng(1).normal(size=(120, 300))
+TENSORS = (torch.tensor(X), torch.tensor(Y))
+TREE, TREE_OF_NUMBERS = DecisionTreeClassifier(), DecisionTreeRegressor()
+
+
+def joined(dataset):
+    inputs, targets = zip(*dataset, strict=True)
+    return np.stack([np.asarray(x) for x in inputs]), np.array([int(y) for y in targets])
+
+
+# Each that learns by heart is contradicted; its twin, which learns nothing of a record, is not.
+@pytest.mark.parametrize(
+    ("train", "sound", "data"),
+    [
+        (TREE, DummyClassifier(), (X, Y)),
+        (TREE, DummyClassifier(), (scipy.sparse.csr_matrix(X), Y)),
+        (TREE, DummyClassifier(), (X.reshape(-1, 2, 2), Y == 1)),
+        (TREE, DummyClassifier(), TensorDataset(*TENSORS)),
+        (make_pipeline(MinMaxScaler(), TREE), DummyClassifier(), TENSORS),
+        (RidgeClassifier(alpha=1e-6), RidgeClassifier(alpha=1e12), (WIDE, Y)),  # by decisions
+        (TREE_OF_NUMBERS, DummyRegressor(), (X, X[:, 0] + 0.25 * Y)),
+        (TREE_OF_NUMBERS, DummyRegressor(), (X, torch.tensor(X[:, 0]))),
+        (TREE.fit, lambda x, y: DummyClassifier().fit(x, y), (X, Y)),
+        (lambda x, y: TREE.fit(x.numpy(), y), lambda x, _: nn.Linear(4, 3), TENSORS),
+        (lambda d: TREE.fit(*joined(d)), lambda _: [nn.Linear(4, 3)], TensorDataset(*TENSORS)),
+    ],
+)
+def test_estimators_and_arrays_come_in_by_one_door(train, sound, data):
+    how = {"canaries": 100, "claim": CLAIM, "seed": 2}
+    assert audit(train, data, **how).contradicted
+    assert not audit(sound, data, **how).contradicted
+
+
+@pytest.mark.parametrize(
+    ("train", "data", "words"),
+    [
+        (DecisionTreeClassifier, (X, Y), r"is a class; give DecisionTreeClassifier\(\)"),
+        (TREE, (X, Y[:5]), r"X of \(120, 4\) and y of \(5,\) must be"),
+        (TREE, (X[:, 0], Y), r"X of \(120,\) and y of \(120,\) must be"),
+        (TREE, (X, Y.astype(str)), "y holds values of type <U21 and must hold numbers; encode"),
+        (TREE, 3, r"data of int must be arrays \(X, y\)"),
+        (TREE, (X[:40], X[:40, 0]), "count=100 must be at most 40"),
+        (lambda x: None, (X, Y), "train raised TypeError"),
+    ],
+)
+def test_what_is_no_estimator_or_array_is_refused_in_a_sentence(train, data, words):
+    with pytest.raises(InputError, match=words):
+        audit(train, data, canaries=100)
 
 
 def test_what_tells_its_coins_contradicts_the_claim_of_its_recorder_in_a_second_look():

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtr
+from sklearn.dummy import DummyClassifier
+from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -56,6 +58,16 @@ def test_a_gaussian_shift_gives_the_roc_that_is_known(method, mode):
     assert low <= float(ndtr(SHIFT - 1.2816)) + 0.1
     assert high >= float(ndtr(SHIFT - 1.2816)) - 0.1
     assert value > 0.5
+
+
+def test_estimators_are_attacked_as_models_are():
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    how = {"method": "loss", "records": 200, "seed": 1}
+    found = membership(DecisionTreeClassifier(), (x, np.arange(200) % 2), **how)
+    assert found.auroc > 0.7
+    assert abs(membership(DummyClassifier(), (x, np.arange(200) % 2), **how).auroc - 0.5) < 0.1
+    with pytest.raises(InputError, match="is no classifier; membership is inferred of"):
+        membership(DecisionTreeRegressor(), (x, x[:, 0]), **how)
 
 
 def test_references_help_where_records_differ_in_how_hard_they_are():

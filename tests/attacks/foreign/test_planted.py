@@ -182,7 +182,8 @@ class Stream(IterableDataset):
         (DATA, 10, {"seed": -1}, "seed=-1"),
         ([(torch.zeros(2), 0)] * 20, 10, {}, "give labels="),
         ([torch.zeros(2)] * 20, 10, {}, "must be a pair"),
-        ([(torch.zeros(2), 0.5)] * 20, 10, {}, "integer of at least 0"),
+        ([(torch.zeros(2), -1)] * 20, 10, {}, "integer of at least 0"),
+        ([(torch.zeros(2), 0.5)] * 20, 10, {}, "all targets that were seen are 0.5"),
         ([("text", 1)] * 20, 10, {"kind": "blank"}, "cannot be blank"),
     ],
 )

@@ -108,6 +108,24 @@ def test_a_split_says_who_sets_the_threshold():
     assert {one.guesses for one in found.bounds} == {100, 200}
 
 
+@pytest.mark.parametrize("half", [30, 200])
+@pytest.mark.parametrize("are_ratios", [False, True])
+@pytest.mark.parametrize("order", ["sorted", "one by one", "shuffled"])
+def test_labels_alone_are_audited_in_any_order(half, are_ratios, order):
+    """400 equal rows cannot be told from 200 twice: they are evidence, and refused by no order."""
+    rows = {
+        "sorted": np.repeat([True, False], half),
+        "one by one": np.arange(2 * half) % 2 == 0,
+        "shuffled": np.random.default_rng(0).permutation(np.arange(2 * half) < half),
+    }
+    coins = rows[order]
+    how = {"claim": Claimed(epsilon=1.0, delta=1e-5), "ratios": are_ratios}
+    assert audit_scores(coins.astype(float), coins, **how).contradicted
+    # The sound twin: labels that know nothing of the coins, a confusion table written out.
+    quarters = np.repeat([0.0, 1.0, 0.0, 1.0], half // 2)
+    assert not audit_scores(quarters, np.repeat([True, False], half), **how).contradicted
+
+
 COINS = np.arange(100) % 2 == 0
 VALUES = np.random.default_rng(0).normal(size=100)
 
