@@ -497,6 +497,6 @@ class AuditTable(Table):
     rounds: Count | None = None
     """Rounds that are run, by default all; fewer are compared with epsilon of so many."""
     checked_rounds: Count = 12
-    """Rounds of the checks that need no canaries."""
+    """Rounds of the checks that need no canaries, at most; of many agents fewer."""
     seed: Index | None = None
     """Seed of the canaries' assignment and directions; by default from the system's entropy."""
