@@ -459,9 +459,8 @@ class _Replays:
         for at in sorted(set().union(*drawn)):
             here = [of[at] for of in drawn if at in of]
             x, y = (np.concatenate([of[i] for of in here]) for i in range(2))
-            equal, spread = int((x == y).sum()), math.sqrt(np.square(y - x, dtype=float).mean())
-            chance = 2.0 * float(np.spacing(np.abs(x).max())) / spread if spread else _UNSEEN
-            p = float(bdtrc(equal - 1, x.size, min(chance, 0.5))) if equal else 1.0
+            equal = int((x == y).sum())
+            p = float(bdtrc(equal - 1, x.size, _chance_of_equal(x, y))) if equal else 1.0
             secrecy.note(p, what=f"{equal} of {x.size} numbers of {at or 'what leaves'} are equal")
             if noise is not None and self._first.releases:
                 x, y, factors = here[-1]
@@ -524,6 +523,17 @@ def _length(vector: NDArray[np.float64]) -> float:
     largest = float(np.abs(vector).max(initial=0.0))
     finite = 0 < largest < math.inf
     return largest * float(np.linalg.norm(vector / largest)) if finite else largest
+
+
+def _chance_of_equal(x: NDArray[Any], y: NDArray[Any]) -> float:
+    """The most that two draws are equal by chance, which lie as far apart and on such a grid."""
+    apart = np.abs(y.astype(float) - x)
+    if not apart.any():
+        return (
+            0.5 if np.array_equal(x, np.rint(x)) else _UNSEEN
+        )  # whole numbers may have few values
+    grid = max(float(apart[apart > 0].min()), _ulp(x) * float(np.abs(x).max()))
+    return min(1.0, 2.0 * grid / math.sqrt(np.square(apart).mean()))
 
 
 def _ulp(x: NDArray[Any]) -> float:
