@@ -40,7 +40,7 @@ from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
 from ..training.noise_tests.laws import smaller
 from .frozen import frozen
-from .tape import Event, Tape, Values, differing, leaves
+from .tape import Event, Tape, Values, differing, leaves, shapes
 
 Scale = float | Callable[[int], float]
 _ROUNDING = 0.01  # of a bound, by which a sum of floats may be off
@@ -93,8 +93,8 @@ def replay(
 
     One record is replaced by another, and by itself scaled up, of either sign, up to the largest
     float and infinite. Randomness of Python, NumPy, torch, the clock and the system is the same;
-    then trainings get other entropy, and must share no noise. It takes about three trainings for
-    each record.
+    then trainings get other entropy, and must share no noise. It takes five trainings or so
+    for each record.
 
     Args:
         train: data -> anything; numbers in what it returns must not move.
@@ -213,23 +213,25 @@ def _times(numbers: Tensor, _: float, *, k: float) -> Tensor:
 
 def _made(record: Any, other: Any, *, extreme: bool, chance: np.random.Generator) -> dict[str, Any]:
     """Records that take the place of one, by what they are."""
+    made, sizes = {"replaced by another": other}, list[int]()
+
+    def look(numbers: Tensor, _: float) -> Tensor:
+        sizes.append(numbers.numel())
+        return numbers
+
+    def target(numbers: Tensor, _: float, *, k: float) -> Tensor:
+        return torch.full_like(numbers, k) if numbers.numel() == 1 else numbers
+
+    _changed(record, look)
     up, far = 10.0 ** chance.uniform(0, 4), chance.random()
-    made = {f"times {k:.3g}": _changed(record, partial(_times, k=k)) for k in (up, -up)}
-    for k in (up, -up):  # of inputs of one sign both gradients of a square may point the same way
-        targets = list[Tensor]()
-
-        def target(x: Tensor, _: float, k: float = k, found: list[Tensor] = targets) -> Tensor:
-            found += [x] if x.numel() == 1 else []
-            return torch.full_like(x, k) if x.numel() == 1 else x
-
-        changed = _changed(record, target)
-        if targets:
-            made[f"with {k:.3g} as single number"] = changed
-    if extreme:
-        made["replaced by another"] = other
+    for k in (up, -up) if sizes else ():
+        made[f"times {k:.3g}"] = _changed(record, partial(_times, k=k))
+        if 1 in sizes:  # of a square, gradients of both signs of inputs may point the same way
+            made[f"with {k:.3g} as single number"] = _changed(record, partial(target, k=k))
+    if extreme and sizes:
         made["infinite"] = _changed(record, partial(_times, k=math.inf))
         made[f"replaced by another times the largest float to {far:.2f}"] = _changed(
-            other, lambda x, most: x * most**far
+            other, lambda numbers, most: numbers * most**far
         )
     return made
 
@@ -279,9 +281,7 @@ class _Replays:
                 tape.watching(),
                 contextlib.nullcontext() if warm else held,
             ):
-                warnings.simplefilter(
-                    "ignore"
-                )  # of overflows, which made records are meant to have
+                warnings.simplefilter("ignore")  # of overflows, which made records shall have
                 tape.returned = leaves(self._train(data))
         except InputError:
             raise
@@ -529,9 +529,7 @@ def _chance_of_equal(x: NDArray[Any], y: NDArray[Any]) -> float:
     """The most that two draws are equal by chance, which lie as far apart and on such a grid."""
     apart = np.abs(y.astype(float) - x)
     if not apart.any():
-        return (
-            0.5 if np.array_equal(x, np.rint(x)) else _UNSEEN
-        )  # whole numbers may have few values
+        return 0.5 if np.array_equal(x, np.rint(x)) else _UNSEEN  # of whole numbers few may occur
     grid = max(float(apart[apart > 0].min()), _ulp(x) * float(np.abs(x).max()))
     return min(1.0, 2.0 * grid / math.sqrt(np.square(apart).mean()))
 
@@ -550,9 +548,8 @@ def _moved(first: Tape, tape: Tape, *, releases: bool = False) -> str:
     for one, other in zip(first.events, tape.events, strict=False):
         if one.name != other.name:
             return f"{other.name} came in place of {one.name}"
-        if (not one.release or releases) and (
-            differs := _differs(one.name, one.values, other.values)
-        ):
+        values = [of.values if releases or not one.release else shapes(of) for of in (one, other)]
+        if differs := _differs(one.name, *values):
             return differs
     if (n := len(first.events)) != (m := len(tape.events)):
         last = max(first.events, tape.events, key=len)[min(n, m)].name

@@ -75,6 +75,8 @@ def _put(value: Any, numbers: Values) -> Any:
         if isinstance(leaf, Tensor):
             leaf.data.copy_(torch.from_numpy(of))
         elif isinstance(leaf, np.ndarray):
+            if not leaf.flags.writeable:
+                return of
             leaf[...] = of
         else:
             return type(leaf)(of[()])
@@ -155,7 +157,7 @@ class Tape:
         values, at = leaves(value), len(self.releases)
         self.events.append(Event(name, values, release=True, bound=bound))
         others = self.first.releases[at : at + 1] if self.first else []
-        if others and _shapes(others[0].values) == _shapes(values):
+        if others and shapes(others[0]) == shapes(self.events[-1]):
             return _put(value, others[0].values)
         return value
 
@@ -218,8 +220,11 @@ class Tape:
             before_step.remove()
 
 
-def _shapes(values: Values) -> dict[str, Any]:
-    return {at: getattr(of, "shape", None) for at, of in values.items()}
+def shapes(event: Event) -> Values:
+    """What of a release must not move: which numbers there are, and what is no number."""
+    return {
+        at: of if isinstance(of, str) else f"of shape {of.shape}" for at, of in event.values.items()
+    }
 
 
 _tapes: list[Tape] = []  # at most one

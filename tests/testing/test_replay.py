@@ -211,6 +211,15 @@ def test_estimators_and_items_are_taken_and_what_carries_no_noise_is_named():
     assert "With one record less" in repr(found)
 
 
+def test_what_is_in_a_release_and_its_kind_must_not_move():
+    def words(data):  # a row for each word that is there
+        seen = sorted(set(data.tolist()))
+        return released(np.random.default_rng().normal(size=len(seen)))
+
+    with pytest.raises(AssertionError, match=r"release 1 was of shape .* and became of shape"):
+        replay(words, np.arange(20), clip=1.0, records=20)
+
+
 @pytest.mark.parametrize("seed", [None, 3])
 def test_noise_in_whole_numbers_may_come_twice_and_not_always(seed):
     def counts(data):
