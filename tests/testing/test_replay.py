@@ -23,8 +23,8 @@ CLAIM = {"clip": C, "noise": STD, "scale": LR / B, "rate": B / N}
 
 def by_hand(fault="", *, dtype=np.float64, hand=released):
     """DP-SGD of least squares in numpy, without or with a fault."""
-    seeds = {"seed": lambda: 0, "clock": lambda: int(time.time()), "process": os.getpid}
-    seeds["date"] = lambda: int(dt.datetime.now().timestamp())
+    seeds = {"seed": lambda: 0, "clock": lambda: time.time_ns() % 2**32, "process": os.getpid}
+    seeds["date"] = lambda: dt.datetime.now().microsecond
 
     def train(data):
         x, y = (part.astype(dtype) for part in data)
@@ -42,7 +42,14 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             g = (x[at] @ w - y[at])[:, None] * x[at]
             if fault == "clip of the mean":
                 g = g.mean(axis=0, keepdims=True) if len(at) else g
-            if fault != "no clip":
+            if fault == "by tensors":
+                parts = [g[:, :2], g[:, 2:]]
+                parts = [
+                    p * np.minimum(1, C / np.linalg.norm(p, axis=1).clip(1e-30))[:, None]
+                    for p in parts
+                ]
+                g = np.hstack(parts)
+            elif fault != "no clip":
                 g = g * np.minimum(1, C / np.linalg.norm(g, axis=1).clip(1e-30))[:, None]
             if fault == "clip of the mean":
                 g = B * g
@@ -65,6 +72,7 @@ FAULTS = {
     "two items": ("releases", "2 clip scale"),
     "means": ("releases", "2 clip scale"),
     "clip of the mean": ("releases", "before any sum or mean"),
+    "by tensors": ("releases", "2 clip scale"),
     "no clip": ("releases", "2 clip scale"),
     "dropped beyond 2000": ("releases", "2 clip scale"),
     "weights by counts": ("rate", "is claimed; draw each"),
