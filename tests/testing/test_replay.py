@@ -50,7 +50,8 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
                 ]
                 g = np.hstack(parts)
             elif fault != "no clip":
-                g = g * np.minimum(1, C / np.linalg.norm(g, axis=1).clip(1e-30))[:, None]
+                most = 1.1 * C if fault == "a tenth too long" else C
+                g = g * np.minimum(1, most / np.linalg.norm(g, axis=1).clip(1e-30))[:, None]
             if fault == "clip of the mean":
                 g = B * g
             if fault == "dropped beyond 2000" and np.abs(x[at]).max(initial=0) > 2000:
@@ -73,6 +74,7 @@ FAULTS = {
     "means": ("releases", "2 clip scale"),
     "clip of the mean": ("releases", "before any sum or mean"),
     "by tensors": ("releases", "2 clip scale"),
+    "a tenth too long": ("releases", "in place of .* 2 clip scale"),
     "no clip": ("releases", "2 clip scale"),
     "dropped beyond 2000": ("releases", "2 clip scale"),
     "weights by counts": ("rate", "is claimed; draw each"),
