@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .interface.run import Run as Run
     from .interface.train import train as train
     from .runs.recorder.record import record as record
+    from .testing.neighbours import replay as replay
     from .training.accounts.account import account as account
 
     __version__: str
@@ -52,6 +53,7 @@ _STANDS_IN = {
     "plan": "interface.plan",
     "plot": "interface.commands",
     "record": "runs.recorder.record",
+    "replay": "testing.neighbours",
     "report": "interface.report",
     "sweep": "interface.commands",
     "table": "interface.commands",

@@ -48,7 +48,7 @@ _EXACT = 1e-10
 def check_algorithm(
     algorithm: Algorithm, *, settings: Mapping[str, object] | None = None, graph: str = "ring:5"
 ) -> None:
-    """Hold an algorithm against the contract of the registry; silent where it is kept.
+    """Check that an algorithm keeps the contract of the registry; silent where it does.
 
     It takes some seconds. The false-alarm rate of its statistical part is below 1e-5.
 

@@ -44,6 +44,8 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
             "TrainingAudit",
         ),
         "overhear.attacks.foreign.inference": ("membership", "MembershipResult"),
+        "overhear.testing": (),
+        "overhear.testing.neighbours": ("Replayed",),
     },
     "adapters": {
         "overhear.adapters.opacus.watch": ("watch",),

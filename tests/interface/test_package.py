@@ -15,6 +15,7 @@ import overhear
 
 ALLOWED = {
     *("account", "budget", "plan", "train", "attack", "audit", "report", "record", "canaries"),
+    "replay",
     *("invert", "design", "check", "compare", "sweep", "table", "plot"),
     *("Run", "__version__"),
 }

@@ -1,0 +1,125 @@
+"""Whatever a program can draw randomness from, put into one state, and put back.
+
+    generators   of Python, NumPy and torch: seeded
+    clocks       a count of how often they were read, in milliseconds
+    entropy      `os.urandom`, and so `secrets`, SystemRandom and NumPy's fresh generators: a stream
+
+Names that a module of the user's took for itself (`from time import time_ns`) are replaced there,
+too. What lies below Python, such as `torch.Generator().seed()`, goes on as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+
+_SINCE = 1_700_000_000 * 10**9  # nanoseconds, of every clock
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+
+
+@contextlib.contextmanager
+def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
+    """Everything in one state; of real entropy the clocks alone.
+
+    Args:
+        namespace: of the user's function, where it is in no module.
+        seed: of the stream that is served as the system's entropy; real entropy when None.
+    """
+    stream = np.random.default_rng(random.SystemRandom().getrandbits(64) if seed is None else seed)
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 the one that others use
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    stand_ins = dict(_stand_ins(stream))
+    originals = {place: getattr(*place) for place in stand_ins}
+    taken = {id(of): stand_ins[place] for place, of in originals.items()}
+    spaces = _theirs(len(sys.modules))
+    held = [
+        (space, name, of)
+        for space in {id(space): space for space in [*spaces, namespace]}.values()
+        for name, of in list(space.items())
+        if id(of) in taken
+    ]
+    with torch.random.fork_rng(devices):
+        random.seed(int(stream.integers(2**32)))
+        np.random.seed(int(stream.integers(2**32)))  # noqa: NPY002
+        torch.manual_seed(int(stream.integers(2**32)))
+        try:
+            for space, name, of in held:
+                space[name] = taken[id(of)]
+            for place, stand_in in stand_ins.items():
+                setattr(*place, stand_in)
+            yield
+        finally:
+            for place, of in originals.items():
+                setattr(*place, of)
+            for space, name, of in held:
+                space[name] = of
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])  # noqa: NPY002
+
+
+@cache
+def _theirs(_: int) -> list[dict[str, Any]]:
+    """Names of the user's modules, where stand-ins may be held: of no installed package."""
+    return [
+        vars(module)
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in sys.stdlib_module_names
+        and "site-packages" not in str(getattr(module, "__file__", None))
+        and hasattr(module, "__dict__")
+    ]
+
+
+def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[tuple[Any, str], Any]]:
+    """(module or class, name), and what stands there in the meantime."""
+    reads = [0]
+
+    def clock(unit: int) -> Any:
+        reads[0] += 1
+        now = _SINCE + reads[0] * 10**6
+        return now if unit == 1 else now / unit
+
+    for name in _CLOCKS:
+        yield (time, name), partial(clock, 10**9)
+        yield (time, f"{name}_ns"), partial(clock, 1)
+    real = dt.datetime
+
+    class Alike(type):
+        def __instancecheck__(cls, other: object) -> bool:
+            return isinstance(other, real)
+
+    class Frozen(dt.datetime, metaclass=Alike):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return real.fromtimestamp(clock(10**9), tz)
+
+        today = utcnow = now
+
+    yield (dt, "datetime"), Frozen
+    yield (os, "urandom"), partial(_bytes, stream)
+    yield (random, "_urandom"), partial(_bytes, stream)
+    plain, seeded = random.Random.seed, torch.manual_seed
+
+    def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+        plain(self, int.from_bytes(stream.bytes(32)) if a is None else a, version)
+
+    def fresh() -> int:
+        seeded(value := int(stream.integers(2**63)))
+        return value
+
+    yield (random.Random, "seed"), seed
+    yield (random, "seed"), partial(seed, random._inst)
+    yield (torch, "seed"), fresh
+
+
+def _bytes(stream: np.random.Generator, count: int) -> bytes:
+    return stream.bytes(count)
