@@ -21,7 +21,8 @@ exactly, whatever D: no test here is approximate.
     repeats        products of coordinates at all lags, forwards and backwards (`repeats`)
     shape          tails and cells of all values together (`shape`)
     regularity     how sums over rows and over coordinates vary (`regularity`)
-    numbers        equal numbers among those that the noise is made of (`values`)
+    numbers        equal numbers among those that the noise is made of (`values`), and of what is
+                   left those on the grids of 16 bits
     exact          rows without declared noise are zero, and rows that share all of their noise are
                    equal, to rounding
 
@@ -39,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, ndtr
 
-from ...training.noise_tests.laws import binomial, quadratic, two_sided
+from ...training.noise_tests.laws import at_least, binomial, quadratic, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
@@ -70,6 +71,8 @@ from .result import Check, Finding
 # many rows together. All lags come from one Fourier transform of a row. A copy of c of D
 # coordinates adds c: pooled over n rows it shows from c of about 7 sqrt(D / n) on.
 
+_GRIDS = {"bfloat16": 8, "float16": 11}  # bits of a number
+_NEAR, _MOST_NEAR = 2.0, 0.05  # to a grid: in usual roundings, and in cells
 _MOST_VALUES = 4_000_000  # of a pool, of whose rows more are left out
 _ROWS_AT_ONCE = 256
 
@@ -414,6 +417,8 @@ def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
 def _numbers(run: Recording) -> Finding:
     """The numbers that the noise of all watched rounds is made of, by the width of a row."""
     found, parts = Finding(), run.parts
+    for residual in (residual for of in run.residuals for residual in of):
+        _note_grids(found, residual)
     held: dict[int, list[tuple[str, np.ndarray]]] = {}
     for where, z in run.made_noise:
         held.setdefault(z.shape[1], []).append((where, z.numpy()))
@@ -428,6 +433,30 @@ def _numbers(run: Recording) -> Finding:
                 "the sources of noise",
             )
     return found
+
+
+def _note_grids(found: Finding, of: Residual) -> None:
+    """Noise that was made elsewhere, as far as rounding leaves it, is on no coarse grid.
+
+    In a cell of a grid noise lies nearly evenly: within a share r of the cell of its ends with a
+    probability of 2 r, and 4 r is allowed.
+    """
+    std, D = deviations(of), of.value.shape[1]
+    at = np.flatnonzero(std > 0)
+    values, std = np.abs(of.value.numpy()[at]), std[at, None]
+    near = _NEAR * of.resolution.numpy()[at, None] / math.sqrt(D)
+    for unit, what in ((np.ones_like(std), ""), (std, ", in deviations,")):
+        share, power = np.frexp(values / unit)  # in [.5, 1), times 2 to the power
+        for name, bits in _GRIDS.items():
+            cells, reach = share * 2.0**bits, near / unit * 2.0 ** (bits - power)
+            told = (values >= std / 4.0) & (reach < _MOST_NEAR)
+            hits = int((np.abs(cells - np.rint(cells)) <= reach)[told].sum())
+            n, chance = int(told.sum()), 4.0 * float(reach[told].mean()) if told.any() else 1.0
+            words = (
+                f"{hits} of {n} numbers of the noise of every {of.kind}{what} are those of {name}"
+            )
+            p = at_least(hits, n, min(chance, 1.0))
+            found.note(float(p), what=f"{words}, where {n * chance:.3g} are expected at most")
 
 
 def _note_silent(found: Finding, of: Residual) -> int:
