@@ -38,7 +38,7 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc, ndtr
+from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from ...training.noise_tests.laws import at_least, binomial, quadratic, two_sided
 from .noise_rows import (
@@ -57,7 +57,7 @@ from .noise_rows import (
 )
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
-from .result import Check, Finding
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 
 # Noise does not repeat itself within a row, forwards or backwards, at any offset.
 #
@@ -375,9 +375,10 @@ def residual_check(run: Recording) -> Check:
     rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
     for block_ in blocks:
         note_coordinates(within, block_.values, block_.names)
+    fewest = list[int]()
     for found, of in ((rows, blocks), (combined, white)):
         _test_rows(found, of)
-        _test_kinds(found, of)
+        fewest.append(_test_kinds(found, of))
         note_pairs_over_rounds(pairs, of)
     thinned = note_pairs_of_rounds(pairs, blocks)
     pools = pooled(blocks, white, run.parts)
@@ -393,7 +394,20 @@ def residual_check(run: Recording) -> Check:
         "exact"
     )
     fault = f"{drowned} rows have noise so small that rounding hides it, and fail"
-    return whole.check(_NAME, words, fault=fault if drowned else "")
+    power = _power(max(fewest), tests=8 * max(rows.tests + combined.tests, 1))
+    return whole.check(_NAME, words, fault=fault if drowned else "", power=power)
+
+
+def _power(n: int, *, tests: int) -> str:
+    """The noise of one round whose variance n values of so many tests tell in 95 of 100 runs."""
+    unit = math.sqrt(2.0 / n) if n else math.inf
+    seen = (1.0 + ndtri(TOTAL_FALSE_ALARM / (2 * tests)) * unit) / (1.0 - ndtri(0.05) * unit)
+    if not 0 < seen < 1:
+        return ""
+    told = (
+        f"In one of the rounds looked at it sees noise of {math.sqrt(seen):.3f} times its deviation"
+    )
+    return f"{told} or less in 95 of 100 runs, and more may be missed."
 
 
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
@@ -498,9 +512,14 @@ def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
     found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
 
 
-def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
-    """Each kind over its rows and all rounds, where its rows are independent."""
+def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> int:
+    """Each kind over its rows, in each round and in all, where its rows are independent.
+
+    Returns:
+        How many values the fewest of a kind in a round are; 0 where there are none.
+    """
     sums: dict[str, tuple[float, int]] = {}
+    fewest = list[int]()
     for of in blocks:
         for kind in dict.fromkeys(of.kinds):
             rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
@@ -508,8 +527,14 @@ def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
                 total, degrees = sums.get(kind, (0.0, 0))
                 square = float(np.square(rows.values).sum())
                 sums[kind] = (total + square, degrees + rows.values.size)
+                fewest.append(rows.values.size)
+                share = f"{square / rows.values.size:.3g} times the declared variance"
+                where = f"the noise of every {kind} in round {rows.rounds[0]} has {share}"
+                p = two_sided(square, rows.values.size)
+                found.note(float(p), what=f"{where} (n = {rows.values.size})")
     for kind, (total, degrees) in sums.items():
         _note_sum(found, f"every {kind}", total, degrees)
+    return min(fewest, default=0)
 
 
 _MOST_ROWS_AT_ONCE = 512

@@ -54,7 +54,7 @@ def rounds_for_pairs(rate: float, *, holders: int) -> int:
     """
     if not 0 < rate < 1:
         return 0
-    rounds = math.ceil(_NEVER / -math.log1p(-rate * rate))
+    rounds = math.ceil(_NEVER / max(-math.log1p(-rate * rate), 1e-9))
     return rounds if rounds * holders <= _MOST_DRAWS else 0
 
 

@@ -287,7 +287,7 @@ def _fewest(free: NDArray[np.bool_]) -> int:
 
 def _enough(rate: float, holders: int) -> int:
     """Rounds in which one coin that is always alike is told, as far as draws go."""
-    wanted = _TOLD / -math.log(_alike(rate)) if 0 < rate < 1 else 0.0
+    wanted = _TOLD / max(1.0 - _alike(rate), 1e-9) if 0 < rate < 1 else 0.0
     return math.ceil(min(wanted, _MOST_DRAWS / holders)) + 2
 
 
