@@ -2,7 +2,8 @@
 
     python benchmarks/reproduction_prices.py [NAME or SCALE ...]
 
-writes `reports/reproduced/prices.json`, for all entries and scales or those that are named.
+writes `reports/reproduced/prices.json`: of entries that are named, or of all whose price is missing
+or was measured of another sweep, at all scales or those that are named, the smallest first.
 Equal settings of several entries are timed once. The data lie below OVERHEAR_DATA; where one set
 stands in for another of equal shape, a link is enough, since no price depends on its values.
 """
@@ -17,7 +18,13 @@ from pathlib import Path
 
 from overhear.reports.reproduced.paper_result import SCALES
 from overhear.reports.reproduced.registry import ENTRIES, entry_named
-from overhear.reports.reproduced.work_estimates import Seconds, digest_of, price_of, run_seconds
+from overhear.reports.reproduced.work_estimates import (
+    Seconds,
+    digest_of,
+    price_of,
+    run_seconds,
+    stored_price,
+)
 from overhear.runs.attack.points import points_of
 from overhear.runs.run_file.run_file import RunFile
 
@@ -46,24 +53,24 @@ def main(names: list[str]) -> None:
     stored = json.loads(STORED.read_text(encoding="utf-8"))
     scales = [scale for scale in SCALES if scale in names] or SCALES
     asked = [entry_named(name) for name in names if name not in SCALES]
-    for entry in asked or list(ENTRIES.values()):
-        if entry.closed is not None:
-            continue
+    for scale, entry in ((s, e) for s in scales for e in asked or ENTRIES.values()):
         of = stored.setdefault(entry.name, {})
-        for scale in scales:
-            try:
-                price = price_of(entry, scale, jobs=1, seconds_of=seconds_of)
-            except (FileNotFoundError, ValueError) as error:
-                print(f"{entry.name} at scale {scale} is not priced: {error}")
-                continue
-            of[scale] = {
-                "sweep": digest_of(entry, scale),
-                "hours": float(f"{price.hours + _warm[0] / 3600:.3g}"),
-                "device": price.device,
-            }
-            print(entry.name, scale, price.words())
-            text = json.dumps({name: stored[name] for name in ENTRIES if name in stored}, indent=2)
-            STORED.write_text(f"{text}\n", encoding="utf-8")
+        stands = stored_price(entry, scale) is not None and not asked
+        if entry.closed is not None or stands:
+            continue
+        try:
+            price = price_of(entry, scale, jobs=1, seconds_of=seconds_of)
+        except (FileNotFoundError, ValueError) as error:
+            print(f"{entry.name} at scale {scale} is not priced: {error}")
+            continue
+        of[scale] = {
+            "sweep": digest_of(entry, scale),
+            "hours": float(f"{price.hours + _warm[0] / 3600:.3g}"),
+            "device": price.device,
+        }
+        print(entry.name, scale, price.words(), flush=True)
+        text = json.dumps({name: stored[name] for name in ENTRIES if stored.get(name)}, indent=2)
+        STORED.write_text(f"{text}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

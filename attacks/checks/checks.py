@@ -402,19 +402,8 @@ def engine_checks(
     run = watch(
         setting, bound, rounds=some(), traces=traces, randomness=own, kept_so_far=watched_so_far
     )
-    # Sharp checks need double precision, in which some rounds run once more.
-    sharp = run
-    if setting.dtype is not torch.float64:
-        precise = replace(setting, dtype=torch.float64)
-        sharp = watch(
-            precise, bound, rounds=some(), traces=traces, randomness=randomness, seconds=0.0
-        )
-    # A fault in the run's own precision is told first; else the sharper run decides.
     messages = message_check(run)
-    if messages.passed and sharp is not run:
-        messages = message_check(sharp)
-    return [
-        messages,
+    found = [
         residual_check(run),
         stream_check(setting, bound, traces, randomness=own, generator=chance),
         secrecy_check(run, traces),
@@ -423,5 +412,14 @@ def engine_checks(
         function_check(run),
         value_check(run),
         record_check(run, source=source),
-        sensitivity_check(sharp),
     ]
+    # Sharp checks need double precision, in which some rounds run once more; one run is kept.
+    if setting.dtype is not torch.float64:
+        del run
+        precise = replace(setting, dtype=torch.float64)
+        run = watch(
+            precise, bound, rounds=some(), traces=traces, randomness=randomness, seconds=0.0
+        )
+        # A fault in the run's own precision is told first; else the sharper run decides.
+        messages = message_check(run) if messages.passed else messages
+    return [messages, *found, sensitivity_check(run)]

@@ -436,6 +436,24 @@ def traces_of(bound: Bound, setting: Setting, *, rounds: int) -> AlgorithmTrace:
     )
 
 
+_MOST_ROWS = 6144  # of gradients, noise, messages and known values, in all watched rounds
+_LEAST_ROUNDS = 4  # the first two, the last and one by chance
+
+
+def affordable_rounds(rounds: int, traces: AlgorithmTrace) -> int:
+    """How many rounds are watched of those that are asked for; of many agents fewer.
+
+    A hundred agents show in four rounds as many vectors as ten show in forty, and each is kept.
+
+    Args:
+        rounds: how many are asked for.
+        traces: of all rounds of the run.
+    """
+    rows = max((sum(group.size for group in part.groups) for part, _ in traces.rounds), default=1)
+    most = max(_LEAST_ROUNDS, _MOST_ROWS // max(1, rows))
+    return min(rounds, most, sum(count for _, count in traces.rounds))
+
+
 def chosen_rounds(
     rounds: int, *, planned: int, generator: np.random.Generator | None = None
 ) -> list[int]:

@@ -16,7 +16,7 @@ from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...attacks.checks.transcript import transcript_check
-from ...attacks.checks.watched_run import traces_of
+from ...attacks.checks.watched_run import affordable_rounds, traces_of
 from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
@@ -376,7 +376,9 @@ def audit_config(
     seed = secrets.randbits(_SEED_BITS) if given is None else given
 
     # Checks of the engine, which need no canaries; then the game.
-    watched = min(config.audit.checked_rounds, config.training.rounds)
+    bound, rounds = built.bound(multiplier), config.training.rounds
+    traces = traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces
+    watched = affordable_rounds(min(config.audit.checked_rounds, rounds), traces)
     if progress is not None:
         progress(0, watched, "checks")
     cost = None if expect is None or game is None else cost_of(game, watched=watched)
@@ -386,12 +388,11 @@ def audit_config(
             expect(cost)
         else:
             heard = pricing_checks(expect, watched=watched)
-    bound, rounds = built.bound(multiplier), config.training.rounds
     checks = engine_checks(
         built.setting,
         bound,
         rounds=watched,
-        traces=traces_of(bound, built.setting, rounds=rounds) if game is None else game.traces,
+        traces=traces,
         source=built.data.train,
         watched_so_far=heard,
     )

@@ -5,12 +5,17 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import function_check, message_check
-from overhear.attacks.checks.watched_run import chosen_rounds, watch
+from overhear.attacks.checks.watched_run import (
+    affordable_rounds,
+    chosen_rounds,
+    traces_of,
+    watch,
+)
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring
 from tests.attacks.checks.watched import a_run, a_setting, sound_run
-from tests.training.contract import bound_to
+from tests.training.contract import bound_to, setting
 
 
 def test_the_start_counts_and_states_follow_one_another():
@@ -81,6 +86,18 @@ def test_the_first_rounds_and_the_last_are_watched(rounds, planned):
 def test_no_round_to_watch_is_refused():
     with pytest.raises(ValueError, match="rounds=0 must be at least 1"):
         chosen_rounds(0, planned=3)
+
+
+def test_of_many_agents_fewer_rounds_are_watched_and_never_more_than_are_planned():
+    def of(agents, asked, planned=20):
+        graph = ring(agents)
+        bound = bound_to("dpdl", graph)
+        traces = traces_of(bound, setting(graph), rounds=planned)
+        return affordable_rounds(asked, traces)
+
+    assert [of(5, 12), of(5, 12, 3), of(5, 2)] == [12, 3, 2]
+    assert [of(60, 12), of(60, 4), of(60, 12, 3)] == [6, 4, 3]
+    assert of(150, 12) == 4
 
 
 @pytest.mark.some_quick(2)
