@@ -384,8 +384,8 @@ class _Noted(SecretRandomness):
 def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
     """Streams of noise, batches and cohorts, and their numbers, have nothing in common."""
     found, noted = Finding(), _Noted(hardened=run.randomness.hardened)
-    like = {"dtype": run.setting.dtype, "device": run.setting.device}
-    noted.normal(round=1, call=0, rows=[0], width=1, **like)
+    dtype, device = run.setting.dtype, run.setting.device
+    noted.normal(round=1, call=0, rows=[0], width=1, dtype=dtype, device=device)
     noted.begin()
     made = _made(
         run, traces, None, rounds=_ROUNDS, of_noise=_ROUNDS, randomness=noted, begun=noted.begin
