@@ -400,7 +400,7 @@ def residual_check(run: Recording) -> Check:
 
 def _power(n: int, *, tests: int) -> str:
     """The noise of one round whose variance n values of so many tests tell in 95 of 100 runs."""
-    unit = math.sqrt(2.0 / n) if n else math.inf
+    unit = math.sqrt(2.0 / max(n, 1))
     seen = (1.0 + ndtri(TOTAL_FALSE_ALARM / (2 * tests)) * unit) / (1.0 - ndtri(0.05) * unit)
     if not 0 < seen < 1:
         return ""
