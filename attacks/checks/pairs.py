@@ -68,8 +68,8 @@ def test_pairs(every: Sequence[Drawn]) -> tuple[Finding, str]:
     held = [of for of in every if 0 < of.rate < 1 and of.members.size]
     total = sum(of.members.shape[1] for of in held)
     if len(held) > _MOST_HOLDERS:
-        chance = np.random.default_rng().permutation(len(held))[:_MOST_HOLDERS]
-        held = [held[i] for i in sorted(chance.tolist())]
+        kept = np.random.default_rng().permutation(len(held))[:_MOST_HOLDERS]
+        held = [held[i] for i in sorted(kept.tolist())]
     left = sum(of.members.shape[1] for of in held)
     some = [_some(of, share=min(1.0, _MOST / max(left, 1))) for of in held]
     for i, (one, at) in enumerate(some):

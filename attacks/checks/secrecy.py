@@ -327,12 +327,11 @@ def _note_other(found: Finding, one: _Made, other: _Made) -> None:
         what = f"{a.what} {told} in {rounds} of {open_} rounds"
         found.note(float(at_least(rounds, open_, a.same)), what=what)
         counts, trials = alike.sum(axis=0), free.sum(axis=0)
-        found.worst(
-            at_least(counts, trials, _alike(a.rate)),
-            lambda at, a=a, counts=counts: (
-                f"whether number {at} is in {a.what} {told} in {counts[at]} rounds"
-            ),
-        )
+
+        def told_of(at: int, of: _Coins = a, counts: NDArray[np.int64] = counts) -> str:
+            return f"whether number {at} is in {of.what} {told} in {counts[at]} rounds"
+
+        found.worst(at_least(counts, trials, _alike(a.rate)), told_of)
 
 
 def _note_roots(found: Finding, key: bytes) -> None:
@@ -407,21 +406,20 @@ def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
     z = np.array([[made.noise[t, *name] for t in last] for name in names])
     for coins in made.coins:
         n, q = min(coins.members.shape[1], _WIDTH), coins.rate
-        there = coins.members[: len(last), :n]
+        drawn = coins.members[: len(last), :n]
         for numbers, most in (
             (z, ndtri(q)),
             (-z, ndtri(q)),
             (abs(z), ndtri((1 + q) / 2)),
             (-abs(z), ndtri(q / 2)),
         ):
-            common = ((numbers[:, :, :n] <= most) & there).sum(axis=(1, 2))
-            found.worst(
-                binomial(common, int(there.sum()), q),
-                lambda at, common=common, coins=coins, there=there: (
-                    f"of {int(there.sum())} coins of {coins.what} {common[at]} are numbers of "
-                    f"source {names[at][1]} of noise call {names[at][0]}"
-                ),
-            )
+            common = ((numbers[:, :, :n] <= most) & drawn).sum(axis=(1, 2))
+
+            def told(at: int, of: _Coins = coins, common: NDArray[np.int64] = common) -> str:
+                source = f"source {names[at][1]} of noise call {names[at][0]}"
+                return f"coins of {of.what} are numbers of {source}, {common[at]} of them"
+
+            found.worst(binomial(common, int(drawn.sum()), q), told)
     return found
 
 
