@@ -187,11 +187,15 @@ def entropy(seed: int) -> Iterator[None]:
     """Put seeds in place of the system's entropy, a stream for each way to ask."""
     kept = secrets.randbits, secrets.token_hex, np.random.default_rng
     roots, names, coins = (random.Random(seed + at) for at in (1, 2, 3))
+    real = os.urandom
 
     def coin(given: Any = None) -> np.random.Generator:
         return kept[2](coins.getrandbits(64) if given is None else given)
 
-    secrets.randbits = roots.getrandbits
+    def randbits(bits: int) -> int:  # the check of secrecy gives entropy of its own
+        return (roots.getrandbits if os.urandom is real else kept[0])(bits)
+
+    secrets.randbits = randbits
     secrets.token_hex = lambda size=16: names.randbytes(size).hex()
     np.random.default_rng = coin
     try:

@@ -24,6 +24,7 @@ from .noise_residuals import residual_check
 from .noise_streams import stream_check
 from .result import Check
 from .sampler import sampler_check
+from .secrecy import secrecy_check
 from .sensitivity import sensitivity_check, value_check
 from .watched_run import WatchedRun, chosen_rounds, placed, traces_of, watch
 
@@ -374,7 +375,8 @@ def engine_checks(
 ) -> list[Check]:
     """All checks of the engine that need no canary, in an order that a reader can follow.
 
-    Messages, residuals, streams, sampler, knowledge, functions, values, records, sensitivity.
+    Messages, residuals, streams, secrecy, sampler, knowledge, functions, values, records,
+    sensitivity.
 
     Messages are compared in the run's own precision, and once more in double precision, where
     rounding hides next to nothing; one check covers both. Neighbouring data are replayed in double
@@ -404,6 +406,7 @@ def engine_checks(
     found = [
         residual_check(run),
         stream_check(setting, bound, traces, randomness=own, generator=chance),
+        secrecy_check(run, traces),
         sampler_check(run),
         knowledge_check(run),
         function_check(run),

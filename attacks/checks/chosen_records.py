@@ -2,8 +2,9 @@
 
 Made records are records of the run under another label, their inputs scaled so that their gradients
 run from half the clip norm to a thousand times of it: a clip factor that is wrong somewhere between
-shows on them, and never on records whose gradients are all of one size. Inputs that are indices are
-not scaled.
+shows on them, and never on records whose gradients are all of one size. Outliers go on from there
+to the largest number of their inputs, and to infinity: a batch that holds one may be refused, but
+not left out. Inputs that are indices are not scaled.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from .watched_run import WatchedRun
 _ENTRIES = 2**27  # of per-example gradients that are looked at, in all
 _MADE_OF = 8  # records of an agent that records are made of; fewer if the network is large
 _SCALE_OF = np.geomspace(0.01, 1e4, 24).tolist()  # of the inputs of each
+_FAR = 10  # outliers of an agent, besides the longest and one of infinity
 _REACH = (0.5, 1000.0)  # of a made record's gradient, over the clip norm
 _AROUND = (0.02, 5.0)  # the same of records that fill a shard
 _NEAR = (0.9, 1.2)  # and of those that are near it
@@ -40,6 +42,8 @@ class Chosen:
         made: for each agent records of our own (1, *shape), by the size of their gradients.
         near: for each agent made records (1, *shape) whose gradients are about as long as the clip
             norm, where a factor that sets in too late shows.
+        outliers: for each agent records (1, *shape) beyond, the longest and one of infinity last;
+            none where inputs are indices.
         shards: for each agent as many made records as it holds, whose gradients lie around the
             clip norm, so that what depends on sizes in a batch shows.
         reach: the smallest and the largest gradient of the made ones over the clip norm; None
@@ -49,6 +53,7 @@ class Chosen:
     real: Sequence[Sequence[int]]
     made: Sequence[Sequence[Examples]]
     near: Sequence[Sequence[Examples]]
+    outliers: Sequence[Sequence[Examples]]
     shards: Sequence[Examples]
     reach: tuple[float, float] | None
 
@@ -69,7 +74,7 @@ def choose_records(
     labels = torch.cat([shard.targets.cpu() for shard in run.setting.shards]).unique()
     affordable = _ENTRIES // (_dimensions(run) * len(run.setting.shards) * 2 * len(_SCALE_OF))
     bases = min(_MADE_OF, max(1, affordable))
-    real, own, near, shards, ratios = [], [], [], [], list[float]()
+    real, own, near, far, shards, ratios = [], [], [], [], [], list[float]()
     for agent, shard in enumerate(run.setting.shards):
         # Real records: those of the largest gradients, and others by chance.
         candidates = _candidates(run, agent, generator=generator)
@@ -88,10 +93,11 @@ def choose_records(
         ratios += [float(sizes[i]) for i in picks if 0 < sizes[i] < math.inf]
         own.append([_one(every, i) for i in picks])
         near.append(_near(every, sizes, count=made, generator=generator) or own[-1])
+        far.append(_outliers(every, generator=generator))
         picks = _by_size(sizes, _AROUND, count=len(shard.targets), generator=generator)
         shards.append(_picked(every, generator.permutation(np.array(picks, dtype=np.int64))))
     reach = (min(ratios), max(ratios)) if ratios else None
-    return Chosen(real=real, made=own, near=near, shards=shards, reach=reach)
+    return Chosen(real=real, made=own, near=near, outliers=far, shards=shards, reach=reach)
 
 
 def _by_size(
@@ -134,6 +140,18 @@ def _near(
         inputs = every.inputs[first : first + 1] / _SCALE_OF[0] * scale
         found.append(Examples(inputs, every.targets[first : first + 1]))
     return found
+
+
+def _outliers(every: Examples, *, generator: np.random.Generator) -> list[Examples]:
+    """Records of which the first numbers of `every` are scaled up, ever further."""
+    if not every.inputs.is_floating_point() or not len(every.targets):
+        return []
+    largest, inputs = torch.finfo(every.inputs.dtype).max, every.inputs[0]
+    room = largest / max(float(inputs.abs().max()), 1.0)
+    powers = (np.arange(_FAR) + generator.random(_FAR)) / _FAR
+    scales = [*(_SCALE_OF[-1] * (room / _SCALE_OF[-1]) ** powers).tolist(), room]
+    records = [inputs * scale for scale in scales] + [torch.full_like(inputs, math.inf)]
+    return [Examples(one[None], every.targets[:1]) for one in records]
 
 
 def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | None:

@@ -21,7 +21,8 @@ exactly, whatever D: no test here is approximate.
     repeats        products of coordinates at all lags, forwards and backwards (`repeats`)
     shape          tails and cells of all values together (`shape`)
     regularity     how sums over rows and over coordinates vary (`regularity`)
-    numbers        equal numbers among those that the noise is made of (`values`)
+    numbers        equal numbers among those that the noise is made of (`values`), and of what is
+                   left those on the grids of 16 bits
     exact          rows without declared noise are zero, and rows that share all of their noise are
                    equal, to rounding
 
@@ -37,9 +38,9 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import chdtr, chdtrc, ndtr
+from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
-from ...training.noise_tests.laws import binomial, quadratic, two_sided
+from ...training.noise_tests.laws import at_least, binomial, quadratic, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
@@ -56,7 +57,7 @@ from .noise_rows import (
 )
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
-from .result import Check, Finding
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 
 # Noise does not repeat itself within a row, forwards or backwards, at any offset.
 #
@@ -70,6 +71,8 @@ from .result import Check, Finding
 # many rows together. All lags come from one Fourier transform of a row. A copy of c of D
 # coordinates adds c: pooled over n rows it shows from c of about 7 sqrt(D / n) on.
 
+_GRIDS = {"bfloat16": 8, "float16": 11}  # bits of a number
+_NEAR, _MOST_NEAR = 2.0, 0.05  # to a grid: in usual roundings, and in cells
 _MOST_VALUES = 4_000_000  # of a pool, of whose rows more are left out
 _ROWS_AT_ONCE = 256
 
@@ -372,9 +375,10 @@ def residual_check(run: Recording) -> Check:
     rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
     for block_ in blocks:
         note_coordinates(within, block_.values, block_.names)
+    fewest = list[int]()
     for found, of in ((rows, blocks), (combined, white)):
         _test_rows(found, of)
-        _test_kinds(found, of)
+        fewest.append(_test_kinds(found, of))
         note_pairs_over_rounds(pairs, of)
     thinned = note_pairs_of_rounds(pairs, blocks)
     pools = pooled(blocks, white, run.parts)
@@ -390,7 +394,20 @@ def residual_check(run: Recording) -> Check:
         "exact"
     )
     fault = f"{drowned} rows have noise so small that rounding hides it, and fail"
-    return whole.check(_NAME, words, fault=fault if drowned else "")
+    power = _power(max(fewest), tests=8 * max(rows.tests + combined.tests, 1))
+    return whole.check(_NAME, words, fault=fault if drowned else "", power=power)
+
+
+def _power(n: int, *, tests: int) -> str:
+    """The noise of one round whose variance n values of so many tests tell in 95 of 100 runs."""
+    unit = math.sqrt(2.0 / max(n, 1))
+    seen = (1.0 + ndtri(TOTAL_FALSE_ALARM / (2 * tests)) * unit) / (1.0 - ndtri(0.05) * unit)
+    if not 0 < seen < 1:
+        return ""
+    told = (
+        f"In one of the rounds looked at it sees noise of {math.sqrt(seen):.3f} times its deviation"
+    )
+    return f"{told} or less in 95 of 100 runs, and more may be missed."
 
 
 def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
@@ -414,6 +431,8 @@ def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
 def _numbers(run: Recording) -> Finding:
     """The numbers that the noise of all watched rounds is made of, by the width of a row."""
     found, parts = Finding(), run.parts
+    for residual in (residual for of in run.residuals for residual in of):
+        _note_grids(found, residual)
     held: dict[int, list[tuple[str, np.ndarray]]] = {}
     for where, z in run.made_noise:
         held.setdefault(z.shape[1], []).append((where, z.numpy()))
@@ -428,6 +447,30 @@ def _numbers(run: Recording) -> Finding:
                 "the sources of noise",
             )
     return found
+
+
+def _note_grids(found: Finding, of: Residual) -> None:
+    """Noise that was made elsewhere, as far as rounding leaves it, is on no coarse grid.
+
+    In a cell of a grid noise lies nearly evenly: within a share r of the cell of its ends with a
+    probability of 2 r, and 4 r is allowed.
+    """
+    std, D = deviations(of), of.value.shape[1]
+    at = np.flatnonzero(std > 0)
+    values, std = np.abs(of.value.numpy()[at]), std[at, None]
+    near = _NEAR * of.resolution.numpy()[at, None] / math.sqrt(D)
+    for unit, what in ((np.ones_like(std), ""), (std, ", in deviations,")):
+        share, power = np.frexp(values / unit)  # in [.5, 1), times 2 to the power
+        for name, bits in _GRIDS.items():
+            cells, reach = share * 2.0**bits, near / unit * 2.0 ** (bits - power)
+            told = (values >= std / 4.0) & (reach < _MOST_NEAR)
+            hits = int((np.abs(cells - np.rint(cells)) <= reach)[told].sum())
+            n, chance = int(told.sum()), 4.0 * float(reach[told].mean()) if told.any() else 1.0
+            words = (
+                f"{hits} of {n} numbers of the noise of every {of.kind}{what} are those of {name}"
+            )
+            p = at_least(hits, n, min(chance, 1.0))
+            found.note(float(p), what=f"{words}, where {n * chance:.3g} are expected at most")
 
 
 def _note_silent(found: Finding, of: Residual) -> int:
@@ -469,9 +512,14 @@ def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
     found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
 
 
-def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
-    """Each kind over its rows and all rounds, where its rows are independent."""
+def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> int:
+    """Each kind over its rows, in each round and in all, where its rows are independent.
+
+    Returns:
+        How many values the fewest of a kind in a round are; 0 where there are none.
+    """
     sums: dict[str, tuple[float, int]] = {}
+    fewest = list[int]()
     for of in blocks:
         for kind in dict.fromkeys(of.kinds):
             rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
@@ -479,8 +527,14 @@ def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> None:
                 total, degrees = sums.get(kind, (0.0, 0))
                 square = float(np.square(rows.values).sum())
                 sums[kind] = (total + square, degrees + rows.values.size)
+                fewest.append(rows.values.size)
+                share = f"{square / rows.values.size:.3g} times the declared variance"
+                where = f"the noise of every {kind} in round {rows.rounds[0]} has {share}"
+                p = two_sided(square, rows.values.size)
+                found.note(float(p), what=f"{where} (n = {rows.values.size})")
     for kind, (total, degrees) in sums.items():
         _note_sum(found, f"every {kind}", total, degrees)
+    return min(fewest, default=0)
 
 
 _MOST_ROWS_AT_ONCE = 512

@@ -1,4 +1,4 @@
-"""Streams: every source of noise of every planned round is new, and no two runs share any.
+"""Streams: every source of noise of every planned round is new.
 
 The noise of all planned rounds is drawn without training, by a bare run of the real engine (see
 `watching.bare_run`) and, where that would take too long, by the randomness itself, a few numbers of
@@ -9,17 +9,12 @@ each source. Then
     sums of squares of a round, a call, a row, and      chi-square
     of every window of rounds
     numbers are normal far into the tails, and new      `shape`, `values`
-    no two new engines or roots share a first source    exact
 
-Roots that are new only 2^b times in all are found with probability 1 - exp(-R^2 / 2^(b+1)) among
-R = 500: for sure up to b = 12, by half at 17. Before each, Python's, NumPy's and torch's global
-generators are put into the same state.
+That no other run shares any is for the check of `secrecy`.
 """
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -172,7 +167,6 @@ _SECONDS = 2.0  # that the bare run may take
 _MOST_ROWS = 80_000  # sources that are drawn one by one beyond it
 _SOME = 8  # sources of a call in rounds of which not all are drawn
 _SHAPE_VALUES = 2_000_000  # numbers whose shape is looked at
-_ROOTS, _ENGINES = 500, 8
 _COMPARED = 8  # of the numbers of a source, as ratios to the first
 _DIGITS = 4  # of a ratio
 
@@ -204,7 +198,7 @@ def stream_check(
     planned = sum(count for _, count in traces.rounds)
     made, broken = _bare(setting, bound, traces, planned, randomness, generator)
     ran = {one.number for one in made}
-    exact, spread, shapes, fresh = Finding(), Finding(), Finding(), Finding()
+    exact, spread, shapes = Finding(), Finding(), Finding()
     # Sources of rounds that ran, and of the others by their seeds alone.
     sources = [_drawn(made, setting, randomness)]
     sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
@@ -215,15 +209,13 @@ def stream_check(
     _note_equal(exact, every)
     _note_spread(spread, every)
     looked_at = _note_shapes(shapes, setting, bound, traces, planned, randomness)
-    _note_roots(fresh, setting, bound, traces)
-    whole = Finding.of([exact, fresh, spread, shapes])
+    whole = Finding.of([exact, spread, shapes])
     rounds = len(set(every.places[:, 0].tolist()) - {0})
     words = (
         f"the first {every.values.shape[1]} numbers of {len(every.places):,} sources of noise "
         f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
         f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
-        f"were looked at for their shape, and {_ENGINES} engines and {_ROOTS:,} roots for being "
-        "new"
+        "were looked at for their shape"
     )
     # A function of the step may need the width of the run's own model.
     beside = f"the rest was drawn from the seeds alone, as {broken}" if broken else ""
@@ -469,55 +461,3 @@ def _note_shapes(
     note_shape(found, drawn.values.astype(np.float64), "the sources of noise")
     note_values(found, drawn.values, names, whole[:0], "the sources of noise")
     return int(drawn.values.size)
-
-
-def _note_roots(found: Finding, setting: Setting, bound: Bound, traces: AlgorithmTrace) -> None:
-    """No two new engines, and no two new roots, begin with the same source."""
-    held = _global_generators()
-    firsts = set[bytes]()
-    same = 0
-    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
-    engines = _ENGINES if rows else 0
-    # New engines begin from equal global generators, which must not decide their noise.
-    try:
-        for _ in range(engines):
-            _set_global_generators()
-            engine = bare_engine(setting, bound, width=_WIDTH, scripts=traces.scripts)
-            made, _ = bare_rounds(engine, rounds=[1], start=False, seconds=math.inf)
-            if made and made[0].sources:
-                first = made[0].sources[0][0].numpy().tobytes()
-                same += first in firsts
-                firsts.add(first)
-        what = f"{same} of {engines} new engines draw the noise of another" if same else ""
-        found.note(0.0 if same else 1.0, tests=engines, what=what)
-        # Roots alone cost little, so that many are drawn.
-        firsts.clear()
-        _set_global_generators()
-        state = _global_generators()  # to seed torch 500 times would take a second
-        for _ in range(_ROOTS):
-            _restore_global_generators(state)
-            z = SecretRandomness().normal(
-                round=1, call=0, rows=[0], width=4, dtype=torch.float64, device="cpu"
-            )
-            firsts.add(z.numpy().tobytes())
-    finally:
-        _restore_global_generators(held)
-    same = _ROOTS - len(firsts)
-    what = f"{same} of {_ROOTS:,} new roots draw the noise of another" if same else ""
-    found.note(0.0 if same else 1.0, tests=_ROOTS, what=what)
-
-
-def _global_generators() -> tuple[Any, Any, torch.Tensor]:
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-
-
-def _restore_global_generators(state: tuple[Any, Any, torch.Tensor]) -> None:
-    random.setstate(state[0])
-    np.random.set_state(state[1])  # noqa: NPY002
-    torch.set_rng_state(state[2])
-
-
-def _set_global_generators() -> None:
-    random.seed(0)
-    np.random.seed(0)  # noqa: NPY002
-    torch.manual_seed(0)

@@ -343,12 +343,14 @@ class Verdict(NamedTuple):
         agent: whose record it is, where that is known.
         share: the largest influence of a record over its bound, among those within.
         compared: how many values were.
+        refused: whether the engine ended the round, since a number was not finite.
     """
 
     fault: str
     agent: int | None
     share: float
     compared: int
+    refused: bool = False
 
 
 class Judge:

@@ -6,6 +6,7 @@ Each record must take part in each batch independently, with probability q. Then
     size of a batch of n records                  Bin(n, q)
     records that two batches have in common       Bin(n, q^2), independent over disjoint pairs
     records that both of two batches have or lack Bin(n, q^2 + (1 - q)^2)
+    rounds in which two records take part or not  by `pairs`
 
 Counts are tested by their exact distribution. So are their dispersions, the sums of squared
 deviations over the variance, by Chernoff's bound on both tails: e^(K(s) - s x) bounds the
@@ -26,7 +27,7 @@ of records; that a user is there with all of its records or none is exact.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,7 @@ from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ...training.step.values import Cohort
 from ...training.tracing.linear_forms import Contributions
+from .pairs import Drawn, rounds_for_pairs, test_pairs
 from .result import Check, Finding
 from .sampling_units import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
@@ -64,32 +66,28 @@ class DrawnCohort(NamedTuple):
     members: NDArray[np.bool_]
 
 
-def drawn_cohorts(found: Finding, run: WatchedRun) -> list[DrawnCohort]:
-    """The cohorts that something is averaged under, in as many rounds as tests ask for.
-
-    Args:
-        found: where it is noted whether the rounds that ran had what the engine draws; nothing of
-            that is left to chance.
-        run: a watched run.
-    """
+def drawn_cohorts(run: WatchedRun, *, rounds: int | None = None) -> list[DrawnCohort]:
+    """The cohorts that something is averaged under, by default in as many rounds as tests ask."""
     every = []
     for cohort in _declared(run):
-        _note_recorded(found, run, cohort)
-        rounds = max(_enough(cohort, run.setting.graph.agents), len(run.rounds))
-        drawn = [run.engine.draw_cohort(cohort, round=t + 1) for t in range(rounds)]
+        count = rounds or max(_enough(cohort, run.setting.graph.agents), len(run.rounds))
+        drawn = [run.engine.draw_cohort(cohort, round=t + 1) for t in range(count)]
         members = np.array([one.cpu().numpy().ravel() for one in drawn], dtype=np.bool_)
         every.append(DrawnCohort(cohort, members))
     return every
 
 
-def test_drawn_cohorts(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]) -> None:
-    """Note all tests of cohorts that are not by coins.
+def test_drawn_cohorts(
+    found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]
+) -> list[Drawn]:
+    """Note all tests of cohorts that are not by coins, as `test_schemes`.
 
     Args:
         found: where they are noted.
         run: a watched run.
         every: cohorts; those by coins are left to others.
     """
+    rest = list[Drawn]()
     for cohort, members in every:
         drawn = drawing_of_cohort(
             Draws((), cohort.rate, str(cohort.scheme)), agents=members.shape[1]
@@ -97,7 +95,8 @@ def test_drawn_cohorts(found: Finding, run: WatchedRun, every: Sequence[DrawnCoh
         if drawn is None:
             continue
         of = Sampler(drawn=(drawn,), order_seed=run.setting.order_seed)
-        test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
+        rest += test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
+    return rest
 
 
 def cohort_words(every: Sequence[DrawnCohort]) -> str:
@@ -129,20 +128,23 @@ def _declared(run: WatchedRun) -> list[Cohort]:
     return [found[call] for call in sorted(found)]
 
 
-def _note_recorded(found: Finding, run: WatchedRun, cohort: Cohort) -> None:
-    for watched in run.rounds:
-        if cohort.call >= len(watched.recorded.cohorts):
-            continue
-        again = run.engine.draw_cohort(cohort, round=watched.number)
-        same = bool((again.cpu() == watched.recorded.cohorts[cohort.call].cpu()).all())
-        what = f"cohort {cohort.call} of round {watched.number} is not what the engine draws"
-        found.exact(same, what)
+def _note_recorded(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]) -> None:
+    """Whether the rounds that ran had what the engine draws; nothing of that is left to chance."""
+    for cohort, _ in every:
+        for watched in run.rounds:
+            if cohort.call >= len(watched.recorded.cohorts):
+                continue
+            again = run.engine.draw_cohort(cohort, round=watched.number)
+            same = bool((again.cpu() == watched.recorded.cohorts[cohort.call].cpu()).all())
+            what = f"cohort {cohort.call} of round {watched.number} is not what the engine draws"
+            found.exact(same, what)
 
 
 def _enough(cohort: Cohort, agents: int) -> int:
     """Rounds that tell a cohort from another, as far as time allows."""
     variance = cohort.rate * (1.0 - cohort.rate)
     wanted, most = _VARIANCE / variance if variance else 0.0, _MOST_COINS
+    wanted = max(wanted, rounds_for_pairs(cohort.rate, holders=agents))
     drawn = drawing_of_cohort(Draws((), cohort.rate, str(cohort.scheme)), agents=agents)
     if drawn is not None:
         wanted, most = max(wanted, enough_rounds([drawn])), _MOST_PLACES
@@ -179,6 +181,18 @@ class Batches(NamedTuple):
         """The number of an agent by its place."""
         return place if self.agents is None else self.agents[place]
 
+    @property
+    def drawn(self) -> Drawn:
+        """All records of all agents, of which every two are drawn apart."""
+        stops = np.cumsum([of.shape[1] for of in self.members])
+
+        def named(place: int) -> str:
+            agent = int(np.searchsorted(stops, place, side="right"))
+            record = place - (stops[agent - 1] if agent else 0)
+            return f"record {record} of agent {self.agent(agent)} (call {self.call})"
+
+        return Drawn(self.rate, np.concatenate(self.members, axis=1), named)
+
 
 def sampler_check(run: WatchedRun) -> Check:
     """Test the batches of a run, and those of rounds that would follow, for independence.
@@ -193,23 +207,29 @@ def sampler_check(run: WatchedRun) -> Check:
     # What the run drew, and what further rounds would draw.
     finding = Finding()
     _test_recorded(finding, run)
-    every = _every_call(finding, run)
+    every = drawn_batches(finding, run)
     # Batches by how they are drawn: in turns, by a coin for each record, or of one scheme.
-    sampler, turns = run.setting.sampler, run.setting.turns
+    sampler, turns, drawn = run.setting.sampler, run.setting.turns, list[Drawn]()
     if turns is not None:
         for one in every:
             test_turns(finding, turns, run.setting.shards, one.members, call=int(one.call))
             if groups := of_groups(turns, one.members):
-                test_batches(finding, [Batches(one.call, turns.coin, groups)])
+                of_turns = Batches(one.call, turns.coin, groups)
+                test_batches(finding, [of_turns])
+                drawn.append(of_turns.drawn)
     elif sampler is None:
         test_batches(finding, every)
+        drawn += [one.drawn for one in every]
     else:
         for one in every:
-            test_schemes(finding, sampler, one.members, call=int(one.call), rate=one.rate)
+            drawn += test_schemes(finding, sampler, one.members, call=int(one.call), rate=one.rate)
     # Cohorts of agents, where the step draws any.
-    cohorts = drawn_cohorts(finding, run)
-    test_batches(finding, _of_coins(cohorts))
-    test_drawn_cohorts(finding, run, cohorts)
+    cohorts = drawn_cohorts(run)
+    _note_recorded(finding, run, cohorts)
+    coins = _of_coins(cohorts)
+    test_batches(finding, coins)
+    drawn += [*(one.drawn for one in coins), *test_drawn_cohorts(finding, run, cohorts)]
+    pairs, by_pair = test_pairs(drawn)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
     if sampler is not None:
@@ -218,13 +238,13 @@ def sampler_check(run: WatchedRun) -> Check:
         declared = f"participation {turns.pattern.entry}, with draws of {turns.coin:.4g} in turns"
     declared += cohort_words(cohorts)
     held = [*(of.members[0] for of in every), *(of.members for of in cohorts)]
-    drawn = max(map(len, held), default=0)
     words = (
-        f"batches of {run.setting.graph.agents} agents were drawn in {drawn} rounds at the "
+        f"batches of {run.setting.graph.agents} agents were drawn in "
+        f"{max(map(len, held), default=0)} rounds at the "
         f"declared {declared}, {len(run.rounds) - 1} of which ran, and tested for "
-        f"participations, sizes and what batches have in common"
+        f"participations, sizes and what batches have in common{by_pair}"
     )
-    return finding.check(_NAME, words)
+    return Finding.of([finding, pairs]).check(_NAME, words)
 
 
 def test_batches(found: Finding, every: Sequence[Batches]) -> None:
@@ -270,8 +290,17 @@ def _test_recorded(found: Finding, run: WatchedRun) -> None:
                 found.note(binomial(there, count, rate), what=what)
 
 
-def _every_call(found: Finding, run: WatchedRun) -> list[Batches]:
-    """Batches of as many rounds as the tests ask for, of calls whose rate does not change."""
+def drawn_batches(
+    found: Finding, run: WatchedRun, *, rounds: Callable[[float, int], int] | None = None
+) -> list[Batches]:
+    """Batches of further rounds, of calls whose rate does not change.
+
+    Args:
+        found: where it is noted if one holds a record twice, or a user in part.
+        run: a watched run.
+        rounds: how many by the rate and the number of agents; as many as the tests of the sampler
+            ask for when None.
+    """
     by_round = [declared_coins(run, watched) for watched in run.rounds[1:]]
     steady = {
         c: q for c, q in (by_round or [{}])[0].items() if all(r.get(c) == q for r in by_round)
@@ -280,20 +309,20 @@ def _every_call(found: Finding, run: WatchedRun) -> list[Batches]:
     for call, coins in sorted(steady.items()):
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         # Rounds enough to tell the rate, as far as draws and turns go.
-        count = _enough_sampler(rate, sum(sizes))
-        if run.setting.sampler is not None:
+        count = _enough_sampler(rate, sizes) if rounds is None else rounds(rate, len(sizes))
+        if rounds is None and run.setting.sampler is not None:
             most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
             count = max(count, min(enough_rounds(run.setting.sampler.drawn), most))
         if (turns := run.setting.turns) is not None:
             count = min(turns.rounds, count * turns.pattern.stretch(turns.rounds))
-        count = max(count, len(run.rounds) - 1)
+        count = max(count, len(run.rounds) - 1) if rounds is None else count
         members = [np.zeros((count, size), dtype=bool) for size in sizes]
         for t in range(count):
             for agent, of in enumerate(members):
                 at = coins.draw(run, round=t + 1, call=call, agent=agent).numpy()
                 where = f"batch {call} of agent {agent} in round {t + 1}"
                 of[t, coins.whose(found, run, at, agent=agent, where=where)] = True
-                once = len(np.unique(at)) == len(at)
+                once = bool((at[1:] > at[:-1]).all()) or len(np.unique(at)) == len(at)
                 found.note(once * 1.0, tests=int(not once), what=f"{where} holds a record twice")
         every.append(Batches(call, rate, members))
     return every
@@ -308,10 +337,11 @@ def _of_coins(cohorts: Sequence[DrawnCohort]) -> list[Batches]:
     ]
 
 
-def _enough_sampler(rate: float, records: int) -> int:
+def _enough_sampler(rate: float, sizes: Sequence[int]) -> int:
     variance = rate * (1.0 - rate)
     wanted = _VARIANCE / variance if variance else 0.0
-    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(records, 1))))
+    wanted = max(wanted, rounds_for_pairs(rate, holders=len(sizes)))
+    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(sum(sizes), 1))))
 
 
 def _test_counts(found: Finding, batches: Batches) -> None:

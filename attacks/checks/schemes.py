@@ -10,14 +10,15 @@
         Theorem 4: a sum drawn without replacement lies below one with replacement in the convex
         order, so what two uniform sets have in common has the tails of a binomial count at most.
 
-Of uniform sets: participations of a record, Bin(T, E size / n); two records together in a round;
-what batches some rounds apart have in common, over disjoint pairs of rounds; two batches that are
-nearly the same; positions that two agents have in common. n is printed with each, and all tests of
+Of uniform sets: participations of a record, Bin(T, E size / n); what batches some rounds apart have
+in common, over disjoint pairs of rounds; two batches that are nearly the same; positions that two
+agents have in common; and by `pairs` every two records. n is printed with each, and all tests of
 a run together raise a false alarm with probability 1e-6 at most.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from ...privacy.batches.sampling import Drawing, Scheme
 from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
+from .pairs import Drawn
 from .result import Finding
 
 Bools = NDArray[np.bool_]
@@ -35,7 +37,6 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 
 _EPOCHS = 60  # that tell one order from the next
-_PAIRED = 128  # records of an agent of which every pair is looked at
 _LAGS = 40
 _EPOCH_LAGS = 4
 _MOST_PAIRS = 5000  # of agents
@@ -52,8 +53,8 @@ def enough_rounds(drawn: Sequence[Drawing]) -> int:
 
 def test_schemes(
     found: Finding, sampler: Sampler, members: Sequence[Bools], *, call: int, rate: float
-) -> None:
-    """Note all tests of the batches of one call of `draw`.
+) -> list[Drawn]:
+    """Note all tests of the batches of one call of `draw`, but for those of pairs.
 
     Args:
         found: where they are noted.
@@ -61,7 +62,11 @@ def test_schemes(
         members: for each agent (T, n) whether a record took part in a round, from round 1 on.
         call: of `draw` in the round.
         rate: of Poisson batches that are cut.
+
+    Returns:
+        What is drawn anew in every round, for tests of pairs.
     """
+    every = list[Drawn]()
     for agent, (of, drawn) in enumerate(zip(members, sampler.drawn, strict=True)):
         who = f"of agent {agent} (call {call}, batches {drawn.scheme})"
         if drawn.of_agents:
@@ -80,13 +85,17 @@ def test_schemes(
                 _test_places(found, places, drawn, who)
                 _test_orders(found, places, drawn, who)
         else:
-            _test_participations(found, of, _mean_size(drawn, rate), who)
-            _test_together(found, of, drawn, rate, who)
+            size, n = mean_size(drawn, rate), max(of.shape[1], 1)
+            _test_participations(found, of, size, who)
+            together = min(_mean_pairs(drawn, rate) / max(n * (n - 1.0), 1.0), 1.0)
+            named = functools.partial("record {1} {0}".format, who)
+            every.append(Drawn(size / n, of, named, together))
             _test_lags(found, of, who)
     if sampler.scheme is Scheme.TRUNCATED:
         _test_kept(found, members, sampler.drawn, call)
     if sampler.scheme is not Scheme.CYCLIC:
         _test_agents(found, sampler.drawn, members, call)
+    return every
 
 
 def exactly(found: Finding, holds: Bools, words: str) -> None:
@@ -107,7 +116,7 @@ def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
     return np.asarray(np.minimum(1.0, 2.0 * np.exp(-apart)))
 
 
-def _mean_size(drawn: Drawing, rate: float) -> float:
+def mean_size(drawn: Drawing, rate: float) -> float:
     """Expected records of a batch."""
     from scipy.stats import binom
 
@@ -188,25 +197,31 @@ def _test_participations(found: Finding, of: Bools, size: float, who: str) -> No
     )
 
 
-def _test_together(found: Finding, of: Bools, drawn: Drawing, rate: float, who: str) -> None:
-    """Two records are in one batch as often as in uniform sets."""
+def coincidence(drawn: Drawing, rate: float) -> float:
+    """The chance that two independent batches of a round are equal.
+
+    >>> coincidence(Drawing(Scheme.FIXED, 6, 3, 6), 0.5)
+    0.05
+    """
+    from scipy.special import binom as choices
     from scipy.stats import binom
 
-    rounds, n = of.shape
-    if n < 2:
-        return
+    sizes, chance = np.array([drawn.size]), np.ones(1)
+    if drawn.scheme is Scheme.TRUNCATED:
+        sizes = np.arange(min(drawn.size, drawn.records) + 1)
+        chance = binom.pmf(sizes, drawn.records, rate)
+        chance[-1] = binom.sf(sizes[-1] - 1, drawn.records, rate)
+    return float((chance**2 / choices(drawn.records, sizes)).sum())
+
+
+def _mean_pairs(drawn: Drawing, rate: float) -> float:
+    """Expected ordered pairs of records of a batch."""
+    from scipy.stats import binom
+
     if drawn.scheme is Scheme.FIXED:
-        mean = drawn.size * (drawn.size - 1.0)
-    else:
-        k = np.arange(min(drawn.size, n))
-        mean = float((2.0 * k * binom.sf(k, n, rate)).sum())  # of min(X, B) (min(X, B) - 1)
-    looked = of[:, np.unique(np.linspace(0, n - 1, min(n, _PAIRED)).astype(int))].astype(np.float32)
-    common = (looked.T @ looked).round().astype(np.int64)
-    pairs = common[np.triu_indices(len(common), k=1)]
-    found.worst(
-        binomial(pairs, rounds, min(mean / (n * (n - 1.0)), 1.0)),
-        lambda at: f"two records {who} are together in {pairs[at]} of {rounds} batches",
-    )
+        return drawn.size * (drawn.size - 1.0)
+    k = np.arange(min(drawn.size, drawn.records))  # of min(X, B) (min(X, B) - 1)
+    return float((2.0 * k * binom.sf(k, drawn.records, rate)).sum())
 
 
 def _test_lags(found: Finding, of: Bools, who: str) -> None:

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...privacy.errors import NotFiniteError
 from ...privacy.noise.floor import MOST_LOST
 from ...training.data.store import Examples
 from ...training.engine.recording import GradientCall
@@ -50,12 +51,14 @@ class _Pass(NamedTuple):
     """One replay of all watched rounds: record `number` of each agent, real or made.
 
     Among `others` every agent holds made records alone, in batches of other sizes, and one more
-    takes part.
+    takes part. Where `far`, made ones are outliers in every other round, which the engine may
+    refuse.
     """
 
     made: bool
     number: int
     others: bool = False
+    far: bool = False
 
 
 class _World(NamedTuple):
@@ -104,7 +107,8 @@ def _passes(run: WatchedRun, records: int) -> list[_Pass]:
     count = max(1, min(wanted, int(affordable / (1 + _MADE))))
     made = max(1, round(_MADE * count))
     real = [_Pass(False, i) for i in range(count)]
-    return [*real, *(_Pass(True, i) for i in range(made)), _Pass(True, made, others=True)]
+    own = [_Pass(True, i, far=i == made - 1) for i in range(made)]
+    return [*real, *own, _Pass(True, made, others=True)]
 
 
 def _work(watched: WatchedRound) -> float:
@@ -123,7 +127,7 @@ def _check(
 ) -> Check:
     judges = {watched.number: Judge(watched) for watched in run.rounds}
     engine = Replay(run)
-    compared, tested, replays = 0, set[tuple[int, bool, int]](), 0
+    compared, tested, replays, refused = 0, set[tuple[int, bool, int]](), 0, 0
     share = 0.0  # the largest influence of a made record over its bound
     for pass_ in passes:
         for turn, watched in enumerate(run.rounds):
@@ -139,7 +143,11 @@ def _check(
                     {a: chosen.shards[a] for a in every},
                     _batches(watched, sizes, generator=generator),
                 )
-            found = _judged(engine, judges[watched.number], watched, some, world)
+            judge = judges[watched.number]
+            found = _judged(engine, judge, watched, some, world, refuses=pass_.far)
+            if found.refused:  # and tried no more: the round would be made under the same noise
+                engine, refused = Replay(run), refused + 1
+                continue
             compared += found.compared
             # That of a real record is a statistic of the data, and would be told without noise.
             share = max(share, found.share if pass_.made else 0.0)
@@ -156,13 +164,16 @@ def _check(
     reach = ""
     if chosen.reach is not None:
         reach = " (gradients of {:.2g} to {:.3g} times the bound)".format(*chosen.reach)
+    beyond = "; outliers of any size were among these" if any(chosen.outliers) else ""
+    if refused:
+        beyond += f", and {refused} rounds ended where a gradient was not finite"
     most = "no made one moves what has a bound"
     if share:
         most = f"the largest influence of a made one is {share:.3f} of its bound"
     words = (
         f"{real} real records and {len(tested) - real} made ones{reach} took part or did not in "
         f"the start and {len(run.rounds) - 1} rounds, made again {replays} times in all with all "
-        f"randomness equal; none moves anything but what its trace says, and {most}"
+        f"randomness equal; none moves anything but what its trace says, and {most}{beyond}"
     )
     return Check.exact(_NAME, f"{words}.", tests=compared)
 
@@ -174,11 +185,15 @@ def _changes(
     found = {}
     for agent in range(run.setting.graph.agents):
         made = chosen.near[agent] if one.others else chosen.made[agent]
+        if far := one.far and (len(run.rounds) - turn) % 2 == 1:
+            made = chosen.outliers[agent] or made
         real = chosen.real[agent]
         if agent in watched.planted or not made or not real:
             continue
         # Each round adds another record, and in every round agents are at other sizes.
         at = (one.number * len(run.rounds) + turn + 7 * agent) % len(made)
+        if far:  # all agents alike, so that most rounds go on to their end
+            at = round(turn * (len(made) - 1) / max(len(run.rounds) - 1, 1))
         position = None if one.made else real[one.number % len(real)]
         found[agent] = Change(position, made[at])
     return found
@@ -216,8 +231,13 @@ def _judged(
     watched: WatchedRound,
     changes: Mapping[int, Change],
     world: _World,
+    *,
+    refuses: bool = False,
 ) -> Verdict:
-    """One replay, and what it shows; in another world against a replay without the changes."""
+    """One replay, and what it shows; in another world against a replay without the changes.
+
+    Where `refuses`, the engine may end the round with the words that a number is not finite.
+    """
     try:
         found = engine.again(watched, changes, shards=world.shards, batches=world.batches)
         moved = engine.moved
@@ -225,6 +245,8 @@ def _judged(
             other = engine.again(watched, {}, shards=world.shards, batches=world.batches)
             found = found.beside(other)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        if refuses and isinstance(error, NotFiniteError):
+            return Verdict("", None, 0.0, 0, refused=True)
         return Verdict(f"makes the round do something else, or fail: {error}", None, 0.0, 1)
     if moved:
         return Verdict(f"changes which other records are in {moved}", None, 0.0, 1)

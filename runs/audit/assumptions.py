@@ -130,8 +130,14 @@ DECLARED: tuple[Declared, ...] = (
     ),
     Declared(
         name="streams",
-        text="No noise comes twice: not in another round, of another agent or in another run.",
+        text="No noise comes twice: not in another round, nor of another agent.",
         check="streams",
+    ),
+    Declared(
+        name="secrecy",
+        text="Noise, batches and secret cohorts are made of the system's entropy alone, and none "
+        "of another.",
+        check="secrecy",
     ),
     Declared(
         name="values",

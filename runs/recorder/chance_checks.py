@@ -21,6 +21,7 @@ import torch
 from scipy.special import chdtr
 
 from ...attacks.checks.noise_residuals import residual_check
+from ...attacks.checks.pairs import test_pairs
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ...attacks.checks.sampler import Batches, test_batches
 from ...privacy.releases.lines import party_name
@@ -170,17 +171,18 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
     found, planted = Finding(), Finding()
     test_batches(found, every)
     test_batches(planted, [_shuffled(one) for one in every])
+    pairs, by_pair = test_pairs([one.drawn for one in every])
     count = sum(len(of) for one in every for of in one.members)
     words = (
         f"{count} batches at the declared sampling rates "
         f"({', '.join(sorted({f'{one.rate:.4g}' for one in every}))}) were tested for "
-        f"participations, sizes and what they have in common"
+        f"participations, sizes and what they have in common{by_pair}"
     )
-    if found.passed and planted.passed:
+    if found.passed and pairs.passed and planted.passed:
         return Check.not_run(
             name, f"{count} batches are too few to tell a shuffled epoch from Poisson's"
         )
-    return found.check(name, words)
+    return Finding.of([found, pairs]).check(name, words)
 
 
 def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches], str, str]:

@@ -10,6 +10,7 @@ NAMES = [
     "messages",
     "residuals",
     "streams",
+    "secrecy",
     "sampler",
     "knowledge",
     "functions",

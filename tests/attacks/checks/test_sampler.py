@@ -180,7 +180,7 @@ def test_secret_cohorts_and_the_batches_of_local_steps_pass():
     ("draw", "words"),
     [
         (lambda coins, **_: torch.ones_like(coins), "the secret cohort 0, with agents as records"),
-        (lambda coins, **_: coins[:1].expand(len(coins), 1), "agents as records, 120 rounds) vary"),
+        (lambda coins, **_: coins[:1].expand(len(coins), 1), "agents as records, 350 rounds) vary"),
     ],
     ids=["everybody", "one coin for all"],
 )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from overhear.runs.run_file import build as building
 from overhear.training.data.partition import poisson_batch
 from tests.attacks.planted.planted import Faults, Kind, Origin
-from tests.attacks.planted.seams import Asked, other_batches
+from tests.attacks.planted.seams import Asked, other_batches, other_cohorts
 
 fault = Faults(Kind.SAMPLING)
 
@@ -175,6 +176,157 @@ def repeated_once() -> AbstractContextManager[None]:
         return poisson_batch(asked.records, asked.rate, generator=stream)
 
     return other_batches(positions)
+
+
+@fault(
+    "two records that share a coin",
+    "They come together or not at all: epsilon of who knows one is that of no sampling.",
+    Origin.OUTSIDE,
+)
+def shared_coin() -> AbstractContextManager[None]:
+    """The third record of agent 2 is in the batches of its sixth."""
+
+    def positions(asked: Asked) -> torch.Tensor | np.ndarray:
+        at = asked.sound(asked.rate)
+        if asked.agent != 2 or asked.records < 6:
+            return at
+        return np.union1d(at[at != 2], [2] if 5 in at else []).astype(np.int64)
+
+    return other_batches(positions)
+
+
+@fault(
+    "records of two agents that share a coin",
+    "The same, between the first records of agents 1 and 4.",
+    Origin.HOLDOUT,
+)
+def shared_across() -> AbstractContextManager[None]:
+    """The first record of agent 4 is in its batch where agent 1's is in its own."""
+
+    def positions(asked: Asked) -> torch.Tensor | np.ndarray:
+        at = asked.sound(asked.rate)
+        if asked.agent != 4 or not asked.records:
+            return at
+        many = len(asked.engine.setting.shards[1].targets)
+        stream = replace(asked, agent=1).stream(round=asked.round)
+        theirs = poisson_batch(many, asked.rate, generator=stream)
+        return np.union1d(at[at != 0], [0] if 0 in theirs else []).astype(np.int64)
+
+    return other_batches(positions)
+
+
+@fault(
+    "two records that never meet",
+    "Who sees one knows that the other is not there: its rate is no longer q given that.",
+    Origin.OUTSIDE,
+)
+def never_together() -> AbstractContextManager[None]:
+    """The third record of agent 2 stays away where its sixth is drawn, and comes as often."""
+
+    def positions(asked: Asked) -> torch.Tensor | np.ndarray:
+        at, q = asked.sound(asked.rate), asked.rate
+        if asked.agent != 2 or asked.records < 6 or q > 0.5:
+            return at
+        coin = np.random.default_rng([int(at[at != 2].sum()), asked.round]).random()
+        comes = 5 not in at and coin < q / (1.0 - q)
+        return np.union1d(at[at != 2], [2] if comes else []).astype(np.int64)
+
+    return other_batches(positions)
+
+
+def public(*at: int) -> np.random.Generator:
+    """A stream that everybody can draw."""
+    return np.random.default_rng(at)
+
+
+@fault(
+    "batches of a public seed",
+    "Everybody knows who is in a batch, and nothing amplifies: 35.1 for epsilon 8.",
+    Origin.OUTSIDE,
+    kind=Kind.SECRECY,
+)
+def public_batches() -> AbstractContextManager[None]:
+    """Batches that are Poisson, from a stream of the round and the agent alone."""
+    return other_batches(
+        lambda asked: poisson_batch(
+            asked.records, asked.rate, generator=public(asked.round, asked.call, asked.agent)
+        )
+    )
+
+
+@fault(
+    "batch coins that are numbers of the noise",
+    "A message's noise tells the batch that it hides: nothing amplifies, 35.1 for epsilon 8.",
+    Origin.OUTSIDE,
+    kind=Kind.SECRECY,
+)
+def coins_of_noise() -> AbstractContextManager[None]:
+    """A record is in a batch if the number of the noise at its place is small."""
+
+    def positions(asked: Asked) -> torch.Tensor:
+        z = asked.engine._randomness.normal(
+            round=asked.round,
+            call=0,
+            rows=[asked.agent],
+            width=asked.records,
+            dtype=torch.float64,
+        )
+        return (torch.special.ndtr(z[0]) < asked.rate).nonzero().flatten()
+
+    return other_batches(positions)
+
+
+_AGENTS = ("algorithm.name=dp-fedavg", "algorithm.cohort_rate=0.5", "algorithm.local_steps=1")
+_OF_AGENTS = (*_AGENTS, "privacy.unit=agent", "privacy.adjacency=zero-out", "audit.canaries=60")
+_ALL_KNOW = "Everybody knows who takes part, and nothing amplifies: epsilon is that of rate 1."
+
+
+@fault(
+    "cohorts of a public seed",
+    _ALL_KNOW,
+    Origin.OUTSIDE,
+    kind=Kind.SECRECY,
+    settings=_OF_AGENTS,
+)
+def public_cohorts() -> AbstractContextManager[None]:
+    """A cohort by coins from a stream of the round alone."""
+    return other_cohorts(
+        lambda engine, cohort, round, sound: public(round).random(sound().shape) < cohort.rate
+    )
+
+
+@fault(
+    "cohorts of a fixed size of a public seed",
+    _ALL_KNOW,
+    Origin.OUTSIDE,
+    kind=Kind.SECRECY,
+    settings=(*_OF_AGENTS, "algorithm.cohort=fixed", "audit.canaries=20"),
+)
+def public_fixed_cohorts() -> AbstractContextManager[None]:
+    """As many agents as declared, by an order of the round alone."""
+    return other_cohorts(
+        lambda engine, cohort, round, sound: public(round).permutation(
+            np.sort(sound().numpy(), axis=0)
+        )
+    )
+
+
+@fault(
+    "two agents that share a cohort's coin",
+    "Who knows one knows the other, whom nothing amplifies.",
+    Origin.OUTSIDE,
+    settings=_OF_AGENTS,
+)
+def agents_in_step() -> AbstractContextManager[None]:
+    """Agent 7 takes part where agent 3 does."""
+
+    def members(engine, cohort, round, sound) -> torch.Tensor:
+        found = sound().clone()
+        if len(found) > 7:
+            found[7] = found[3]
+        return found
+
+    return other_cohorts(members)
 
 
 @contextmanager

@@ -190,6 +190,24 @@ def stale_difference() -> AbstractContextManager[None]:
     return other_sums(wrong)
 
 
+@fault(
+    "a batch dropped beyond 2,000 C",
+    "A record that is so long takes all others of its batch away: a sum moves by as much as they "
+    "make together.",
+    Origin.OUTSIDE,
+)
+def dropped_batch() -> AbstractContextManager[None]:
+    """A batch that holds a gradient of over 2,000 clip norms adds nothing."""
+
+    def clip(each: torch.Tensor, records: Records) -> torch.Tensor:
+        far = torch.zeros(int(records.row.max()) + 1)
+        lengths = each.norm(dim=1).to(far) / records.clip_norm
+        far.scatter_reduce_(0, records.row, lengths, "amax")
+        return clipped(each, records.clip_norm) * (far[records.row] <= 2000.0)[:, None]
+
+    return other_clipping(clip)
+
+
 fault(
     "clip factor wrong between 20 C and 90 C",
     "Gradients of these lengths come at 2C: 30.3 for epsilon 8.",

@@ -25,6 +25,7 @@ class Kind(enum.Enum):
     NOISE_SHAPE = "noise of another law than the normal one"
     STREAMS = "noise that comes twice"
     CLIPPING = "a record's influence beyond its bound"
+    SECRECY = "noise, batches or cohorts that others can draw, too"
     SAMPLING = "batches that are not Poisson at the declared rate"
     RECORDS = "a record that counts more than once"
     VALUES = "a value that carries data without its noise"
@@ -39,6 +40,7 @@ NAMED_BY: Mapping[Kind, frozenset[str]] = {
     Kind.NOISE_SHAPE: frozenset({"residuals", "absent canaries"}),
     Kind.STREAMS: frozenset({"residuals", "streams"}),
     Kind.CLIPPING: frozenset({"messages", "sensitivity", "clipping", "layout", CONTRADICTED}),
+    Kind.SECRECY: frozenset({"secrecy"}),
     Kind.SAMPLING: frozenset({"sampler"}),
     Kind.RECORDS: frozenset({"sampler", "records", "sensitivity"}),
     Kind.VALUES: frozenset({"messages", "values", "functions"}),

@@ -8,6 +8,7 @@ function there knows: so the recorded noise is the faulty one, and nothing but t
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import mean
 from typing import NamedTuple
 from unittest.mock import patch
@@ -265,6 +266,19 @@ class Asked:
         return self.engine._randomness.stream(
             Purpose.BATCH, round=round, call=self.call, row=self.agent
         )
+
+
+@contextmanager
+def other_cohorts(members: Callable[..., torch.Tensor | np.ndarray]) -> Iterator[None]:
+    """Who is in a cohort, by `members(engine, cohort, round, sound)`; `sound()` draws as ever."""
+    drawn = Engine.draw_cohort
+
+    def draw_cohort(self, cohort, *, round):
+        sound = partial(drawn, self, cohort, round=round)
+        return torch.as_tensor(members(self, cohort, round, sound), dtype=torch.bool)
+
+    with patch.object(Engine, "draw_cohort", draw_cohort):
+        yield
 
 
 @contextmanager

@@ -5,10 +5,17 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+from overhear.privacy.batches.sampling import Scheme
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.graphs.topologies import ring
+from overhear.training.step.values import Cohort
+from tests.attacks.checks.watched import a_setting
 from tests.attacks.planted.audits import RUN
-from tests.attacks.planted.small_runs import batches, planted
+from tests.attacks.planted.small_runs import an_engine, batches, draws, planted
+from tests.training.contract import bound_to
 
 _MANY = range(1, 41)
 _RECORDS = 12
@@ -80,6 +87,60 @@ def _twelfth_again() -> None:
     assert found == [sound[0], sound[1], sound[1], sound[3]] != sound
 
 
+def _in_step() -> None:
+    found = batches("two records that share a coin", rounds=_MANY, agent=2)
+    assert all((2 in at) == (5 in at) for at in found)
+    name = "records of two agents that share a coin"
+    mine, other = (batches(name, rounds=_MANY, agent=agent) for agent in (4, 1))
+    assert [0 in at for at in mine] == [0 in at for at in other]
+
+
+def _never_together() -> None:
+    found = batches("two records that never meet", rounds=_MANY, agent=2)
+    assert not any(2 in at and 5 in at for at in found)
+    assert any(2 in at for at in found)
+
+
+def _whatever_the_root(name: str) -> Callable[[], None]:
+    def check() -> None:
+        assert batches(name, rounds=_MANY) == batches(name, rounds=_MANY, root=8)
+        assert batches(rounds=_MANY) != batches(rounds=_MANY, root=8)
+
+    return check
+
+
+def _as_the_noise() -> None:
+    name = "batch coins that are numbers of the noise"
+    z = draws(rows=2)[1, :_RECORDS]
+    assert batches(name, rounds=[1], agent=1) == [(z < 0).nonzero().flatten().tolist()]
+
+
+def _cohorts(name: str, *, root: int, scheme: Scheme = Scheme.POISSON) -> list[list[bool]]:
+    with planted(name):
+        engine = an_engine(root=root)
+        cohort = Cohort(call=0, rate=0.4, scheme=scheme)
+        return [engine.draw_cohort(cohort, round=t).flatten().tolist() for t in _MANY]
+
+
+def _public_cohorts(name: str, scheme: Scheme) -> Callable[[], None]:
+    def check() -> None:
+        found = _cohorts(name, root=7, scheme=scheme)
+        assert found == _cohorts(name, root=8, scheme=scheme)
+        assert found != _cohorts("", root=7, scheme=scheme)
+
+    return check
+
+
+def _agents_in_step() -> None:
+    with planted("two agents that share a cohort's coin"):
+        engine = Engine(
+            a_setting(ring(8)), bound_to("dpdl", ring(8)), randomness=SecretRandomness(7)
+        )
+        cohort = Cohort(call=0, rate=0.5)
+        found = [engine.draw_cohort(cohort, round=t) for t in _MANY]
+    assert all(bool(of[3] == of[7]) for of in found)
+
+
 def _dealt(name: str) -> list[int]:
     """Which records each agent has, by their own numbers: how often any is held."""
     with tempfile.TemporaryDirectory() as held, planted(name):
@@ -99,7 +160,16 @@ def _held_twice(name: str) -> Callable[[], None]:
     return check
 
 
+_FIXED = "cohorts of a fixed size of a public seed"
 SHOWN: dict[str, Callable[[], None]] = {
+    "two records that share a coin": _in_step,
+    "records of two agents that share a coin": _in_step,
+    "two records that never meet": _never_together,
+    "batches of a public seed": _whatever_the_root("batches of a public seed"),
+    "batch coins that are numbers of the noise": _as_the_noise,
+    "cohorts of a public seed": _public_cohorts("cohorts of a public seed", Scheme.POISSON),
+    _FIXED: _public_cohorts(_FIXED, Scheme.FIXED),
+    "two agents that share a cohort's coin": _agents_in_step,
     "shuffled batches": _in_epochs,
     "fixed batches": _in_slots,
     "batch padded by repeating a record": _repeats_first,

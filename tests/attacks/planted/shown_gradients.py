@@ -99,7 +99,18 @@ def _once_more() -> None:
 
 
 _SOUND = {0.5: 0.5, 5.0: 1.0}
+
+
+def _dropped() -> None:
+    name = "a batch dropped beyond 2,000 C"
+    bound = float(gradients("", records=1, bound=None).norm())
+    for of, there in ((1.0, True), (1 / 1900, True), (1 / 2100, False)):
+        found = gradients(name, records=1, bound=bound * of)
+        assert bool(found.any()) is there
+
+
 SHOWN: dict[str, Callable[[], None]] = {
+    "a batch dropped beyond 2,000 C": _dropped,
     "no clipping": _lengths("no clipping", {0.5: 0.5, 5.0: 5.0, 1000.0: 1000.0}),
     "clipping at twice the bound": _lengths(
         "clipping at twice the bound", {0.5: 0.5, 1.5: 1.5, 1000.0: 2.0}

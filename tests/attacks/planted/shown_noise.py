@@ -139,6 +139,26 @@ def _second() -> None:
     assert torch.equal(one, other)
 
 
+def _roots(name: str, *, same: bool) -> Callable[[], None]:
+    """Whether two roots of other entropy draw the same while clocks stand still."""
+
+    def root(entropy: int) -> torch.Tensor:
+        with (
+            planted(name),
+            patch("secrets.randbits", lambda bits: entropy),
+            patch("time.time", lambda: 1_000.5),
+            patch("time.time_ns", lambda: 10**12),
+        ):
+            source = SecretRandomness()
+        return source.normal(round=1, call=0, rows=[0], width=4, dtype=torch.float64)
+
+    def check() -> None:
+        assert torch.equal(root(5 + 2**40), root(5 + 2**41)) is same
+        assert not torch.equal(root(5), root(5)) or same
+
+    return check
+
+
 def _by_sizes(name: str, factor: Callable[[torch.Tensor], torch.Tensor], *, rate: float):
     """Rows' factors from the sizes of their agents' batches, (15,)."""
 
@@ -214,6 +234,12 @@ SHOWN: dict[str, Callable[[], None]] = {
     "antithetic noise in the next round": _antithetic,
     "one root in every run": _one_root("one root in every run"),
     "root of the second that it is": _second,
+    "root of the nanosecond that it is": _roots("root of the nanosecond that it is", same=True),
+    "root of the process and the host": _one_root("root of the process and the host"),
+    "root of 32 bits": _roots("root of 32 bits", same=True),
+    "root of a clock that nobody can hold": _roots(
+        "root of a clock that nobody can hold", same=False
+    ),
     "no noise in the second phase": _second_phase,
     "no noise on a sum of 0": _by_sizes(
         "no noise on a sum of 0", lambda sizes: (sizes > 0).double(), rate=0.05

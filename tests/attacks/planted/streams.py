@@ -1,8 +1,14 @@
 """Faults of where noise comes from: one seed for two releases, rounds, agents or runs."""
 
+import os
+import secrets
+import socket
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
+from functools import partial
 from unittest.mock import patch
 
 import torch
@@ -129,15 +135,44 @@ def correlated() -> Iterator[None]:
         yield
 
 
-fault(
-    "one root in every run",
-    "The difference of two runs has no noise, and who has the code has the noise: "
-    "epsilon is infinite.",
-    Origin.OUTSIDE,
-)(lambda: other_roots(lambda: _ROOT))
-fault(
-    "root of the second that it is",
-    "Runs that begin in one second share their noise, and all others' is found by "
-    "trying 31 million roots a year: epsilon is infinite.",
-    Origin.HOLDOUT,
-)(lambda: other_roots(lambda: int(time.time())))
+for name, sentence, origin, root in (
+    (
+        "one root in every run",
+        "The difference of two runs has no noise, and who has the code has the noise: "
+        "epsilon is infinite.",
+        Origin.OUTSIDE,
+        lambda: _ROOT,
+    ),
+    (
+        "root of the second that it is",
+        "Runs that begin in one second share their noise, and all others' is found by "
+        "trying 31 million roots a year: epsilon is infinite.",
+        Origin.HOLDOUT,
+        lambda: int(time.time()),
+    ),
+    (
+        "root of the nanosecond that it is",
+        "All noise is found by trying the moments of a day: epsilon is infinite.",
+        Origin.OUTSIDE,
+        lambda: time.time_ns() % 2**128,
+    ),
+    (
+        "root of the process and the host",
+        "All noise is found by trying 4 million processes: epsilon is infinite.",
+        Origin.OUTSIDE,
+        lambda: os.getpid() ^ zlib.crc32(socket.gethostname().encode()) << 32,
+    ),
+    (
+        "root of 32 bits",
+        "All noise is found by trying 4 billion roots: epsilon is infinite.",
+        Origin.HOLDOUT,
+        lambda: secrets.randbits(128) & 0xFFFFFFFF,
+    ),
+    (
+        "root of a clock that nobody can hold",
+        "As the root of the nanosecond.",
+        Origin.HOLDOUT,
+        lambda: int(datetime.now(UTC).timestamp() * 1e6),
+    ),
+):
+    fault(name, sentence, origin, kind=Kind.SECRECY)(partial(other_roots, root))

@@ -89,6 +89,10 @@ def play(
                 noise = noise / 2
             if fault == "uniform noise":
                 noise = torch.from_numpy(chance.uniform(-(3**0.5), 3**0.5, D)) * STD
+            if fault == "bfloat16 noise":
+                noise = noise.bfloat16().double()
+            if fault == "float16 draws":
+                noise = STD * (noise / STD).half().double()
             name = {"one seed for both": f"{t}", "one seed for two rounds": f"{k} {t // 2}"}
             if fault in name:
                 noise = kept_noise.setdefault(name[fault], noise)
@@ -122,6 +126,8 @@ FAULTS: list[tuple[str, bool, str]] = [
     ("noise halved", True, "residuals"),
     ("noise halved", False, "messages"),
     ("uniform noise", True, "residuals"),
+    ("bfloat16 noise", True, "residuals"),
+    ("float16 draws", True, "residuals"),
     ("one seed for both", True, "residuals"),
     ("one seed for two rounds", True, "residuals"),
     ("no clipping", True, "sums"),

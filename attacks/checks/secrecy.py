@@ -1,0 +1,435 @@
+"""Secrecy: noise, batches and cohorts are made of the system's entropy, and of nothing else.
+
+Engines are made while every global generator, clock, process and host is held to one value, and
+while the system's entropy is what the check gives. Then
+
+    with the same entropy       every draw is the same: nothing else decides
+    with other entropy          every draw is another, whichever half of it is: noise exactly;
+                                batches of a holder, their coincidence having the chance
+                                sum_k P(size = k)^2 / C(n, k); a record's or an agent's coin, two
+                                of which are alike with probability q^2 + (1 - q)^2 in a round
+    for each of its bytes       a new root draws other noise, batches and cohorts
+    500 new roots               none begins as another: one of b bits is found with probability
+                                1 - exp(-R^2 / 2^(b+1)), for sure up to b = 12, by half at 17
+
+and streams of noise, of batches and of cohorts never meet: exactly, by the places of the generator
+that each asks for, and by comparing coins with the numbers of the noise, in their order and by
+their size. What is fed to the check is itself secret, and given to its own thread alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import math
+import os
+import platform
+import random
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from ...privacy.batches.sampling import drawing_of_cohort
+from ...privacy.participation import Draws
+from ...training.engine.randomness import Purpose, SecretRandomness
+from ...training.noise_tests.laws import at_least, binomial
+from ...training.tracing.trace import AlgorithmTrace
+from .result import Check, Finding
+from .sampler import drawn_batches, drawn_cohorts
+from .schemes import coincidence, mean_size
+from .watched_run import BareRound, WatchedRun, bare_engine, bare_rounds
+
+_NAME = "secrecy"
+_WIDTH = 256  # numbers of a source that are drawn
+_ROUNDS = 4  # of which numbers of the noise are compared with coins
+_ROOTS, _ROOT = 500, 16  # how many, and the bytes of one
+_TOLD = 34.0  # -log of the chance that two coins always fall alike
+_MOST_DRAWS = 1000.0  # holders times rounds of batches
+_ONE_AT_A_TIME = threading.Lock()
+_HELD = (
+    *((time, name) for name in ("time", "monotonic", "perf_counter", "process_time")),
+    *((time, f"{name}_ns") for name in ("time", "monotonic", "perf_counter", "process_time")),
+    *((os, name) for name in ("getpid", "getppid", "times", "uname")),
+    *((of, name) for of, name in ((socket, "gethostname"), (platform, "node"))),
+    *((uuid, name) for name in ("getnode", "uuid1")),
+)
+_ENTROPY = ((os, "urandom"), (os, "getrandom"), (random, "_urandom"))  # the last is of `secrets`
+
+
+class _Entropy:
+    """What the system's entropy is taken to be: a secret key stretched, and counted.
+
+    Args:
+        key: secret.
+        other: of all bytes that are asked for the numbers of those that are changed.
+    """
+
+    def __init__(self, key: bytes, other: Sequence[int] = ()) -> None:
+        self._key, self._other, self.asked = key, set(other), 0
+
+    def __call__(self, size: int, _flags: int = 0) -> bytes:
+        """So many bytes more."""
+        at = self.asked.to_bytes(8, "little")
+        given = bytearray(hashlib.shake_256(self._key + at).digest(size))
+        for place in self._other & set(range(self.asked, self.asked + size)):
+            given[place - self.asked] ^= 0xFF
+        self.asked += size
+        return bytes(given)
+
+
+@functools.cache
+def _frozen(of: Any, name: str) -> Any:
+    """What was told first, and is told whenever it is held."""
+    return getattr(of, name)()
+
+
+@contextlib.contextmanager
+def _held(entropy: _Entropy | None) -> Iterator[None]:
+    """For this thread alone one clock, process, host and state of every global generator.
+
+    Args:
+        entropy: in place of the system's; None leaves that.
+    """
+    mine = threading.get_ident()
+
+    def held(of: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        value = None if (of, name) in _ENTROPY else _frozen(of, name)
+        given = entropy or real
+
+        def call(*a: Any, **k: Any) -> Any:
+            if threading.get_ident() != mine:
+                return real(*a, **k)
+            return given(*a, **k) if (of, name) in _ENTROPY else value
+
+        return call
+
+    with _ONE_AT_A_TIME:  # or the one that ends first would leave behind what it found
+        state = _generators()
+        kept = [
+            (of, name, getattr(of, name)) for of, name in (*_HELD, *_ENTROPY) if hasattr(of, name)
+        ]
+        try:
+            for of, name, real in kept:
+                setattr(of, name, held(of, name, real))
+            random.seed(0)
+            np.random.seed(0)  # noqa: NPY002
+            torch.manual_seed(0)
+            yield
+        finally:
+            for of, name, real in kept:
+                setattr(of, name, real)
+            _restored(state)
+
+
+class _Coins(NamedTuple):
+    """Who takes part, anew and in secret in every round.
+
+    Attributes:
+        what: in words.
+        rate: the chance of each.
+        same: an upper bound on the chance that two draws of one round are equal.
+        members: (T, n) who takes part.
+        free: (T, n) who may.
+    """
+
+    what: str
+    rate: float
+    same: float
+    members: NDArray[np.bool_]
+    free: NDArray[np.bool_]
+
+
+class _Made(NamedTuple):
+    """What an engine draws, and how many bytes of entropy it was made of.
+
+    Attributes:
+        noise: by round, call and row (W,) numbers.
+        coins: of every batch and cohort.
+        asked: bytes.
+    """
+
+    noise: dict[tuple[int, int, int], NDArray[np.floating]]
+    coins: list[_Coins]
+    asked: int
+
+
+def secrecy_check(run: WatchedRun, traces: AlgorithmTrace) -> Check:
+    """Make engines under one clock and of given entropy, and compare what they draw.
+
+    Args:
+        run: a watched run, whose setting and algorithm the engines have.
+        traces: of all planned rounds.
+
+    Returns:
+        Passed if all that is secret is made of the system's entropy alone, and streams of different
+        purposes have nothing in common.
+    """
+    key, found = secrets.randbits(256).to_bytes(32, "little"), Finding()
+    first = _made(run, traces, _Entropy(key))
+    _note_same(found, first, _made(run, traces, _Entropy(key), rounds=2))
+    for half in (range(_ROOT // 2), range(_ROOT // 2, 4 * _ROOT)):
+        whole = half.start == 0
+        _note_other(
+            found, first, _made(run, traces, _Entropy(key, half), rounds=None if whole else 2)
+        )
+    enough = first.asked >= _ROOT or not (first.noise or first.coins)
+    asked = f"a new engine asks for {first.asked} bytes of the system's entropy"
+    found.exact(enough, f"{asked}, where a root has {_ROOT}")
+    _note_roots(found, key)
+    apart = _note_apart(run, traces)
+    words = (
+        f"{len(first.noise)} sources of noise and {len(first.coins)} batches and cohorts of new "
+        "engines were drawn under one clock, process, host and state of all global generators, "
+        f"with the same entropy and with other; {_ROOTS:,} new roots, and one for each byte, were "
+        "compared, and the streams of noise, batches and cohorts with each other"
+    )
+    return Finding.of([found, apart]).check(_NAME, words)
+
+
+def _made(
+    run: WatchedRun,
+    traces: AlgorithmTrace,
+    entropy: _Entropy | None,
+    *,
+    rounds: int | None = None,
+    of_noise: int = 1,
+    randomness: SecretRandomness | None = None,
+    begun: Callable[[], None] = lambda: None,
+) -> _Made:
+    """A new engine and all that it draws.
+
+    Args:
+        entropy: that it is made of; the system's when None.
+        rounds: of batches and cohorts; as many as tell one coin from another when None.
+        of_noise: rounds.
+        randomness: of the engine; a new one when None.
+        begun: called between noise and batches, and between these and cohorts.
+    """
+    with _held(entropy):
+        engine = bare_engine(
+            run.setting, run.bound, width=_WIDTH, randomness=randomness, scripts=traces.scripts
+        )
+        asked = entropy.asked if entropy is not None else 0
+        made, _ = bare_rounds(engine, rounds=range(1, of_noise + 1), seconds=math.inf)
+        begun()
+        engine.setting = run.setting  # which has the records that batches are drawn of
+        of = WatchedRun(engine, run.rounds, bound=run.bound, randomness=run.randomness)
+        coins = _coins_of_batches(of, lambda *at: rounds or _enough(*at))
+        begun()
+        coins += _coins_of_cohorts(of, rounds)
+    return _Made(_sources(made), coins, asked)
+
+
+def _sources(made: Sequence[BareRound]) -> dict[tuple[int, int, int], NDArray[np.floating]]:
+    return {
+        (one.number, call, row): z
+        for one in made
+        for call, of in enumerate(one.sources)
+        for row, z in enumerate(of.numpy())
+    }
+
+
+def _coins_of_batches(run: WatchedRun, rounds: Callable[[float, int], int]) -> list[_Coins]:
+    sampler, turns, every = run.setting.sampler, run.setting.turns, list[_Coins]()
+    if sampler is not None and sampler.scheme.in_epochs:
+        return []  # whose order is public
+    for one in drawn_batches(Finding(), run, rounds=rounds):
+        for agent, members in enumerate(one.members):
+            free, rate = np.ones_like(members), one.rate
+            if turns is not None:
+                rate = turns.coin
+                allowed = [turns.allowed(agent, t + 1) for t in range(len(members))]
+                free = np.array(allowed, dtype=np.bool_).reshape(members.shape)
+            same = _alike(rate) ** _fewest(free)
+            if sampler is not None:
+                same = coincidence(sampler.drawn[agent], rate)
+                rate = mean_size(sampler.drawn[agent], rate) / max(members.shape[1], 1)
+            what = f"the batch of agent {agent} (call {one.call})"
+            every.append(_Coins(what, rate, same, members, free))
+    return [one for one in every if 0 < one.rate < 1 and one.members.size]
+
+
+def _coins_of_cohorts(run: WatchedRun, rounds: int | None) -> list[_Coins]:
+    every = list[_Coins]()
+    for cohort, members in drawn_cohorts(run, rounds=rounds):
+        agents = members.shape[1]
+        drawing = drawing_of_cohort(Draws((), cohort.rate, str(cohort.scheme)), agents=agents)
+        if (drawing is not None and drawing.scheme.in_epochs) or not 0 < cohort.rate < 1:
+            continue
+        same = _alike(cohort.rate) ** agents if drawing is None else coincidence(drawing, 1.0)
+        rate = cohort.rate if drawing is None else drawing.size / agents
+        what = f"cohort {cohort.call}"
+        every.append(_Coins(what, rate, same, members, np.ones_like(members)))
+    return every
+
+
+def _alike(rate: float) -> float:
+    """The chance that two independent coins fall alike."""
+    return rate**2 + (1.0 - rate) ** 2
+
+
+def _fewest(free: NDArray[np.bool_]) -> int:
+    """In a round in which anybody may take part."""
+    counts = free.sum(axis=1)
+    return int(counts[counts > 0].min(initial=free.shape[1]))
+
+
+def _enough(rate: float, holders: int) -> int:
+    """Rounds in which one coin that is always alike is told, as far as draws go."""
+    wanted = _TOLD / max(1.0 - _alike(rate), 1e-9) if 0 < rate < 1 else 0.0
+    return math.ceil(min(wanted, _MOST_DRAWS / holders)) + 2
+
+
+def _note_same(found: Finding, one: _Made, again: _Made) -> None:
+    """With the same entropy everything is the same."""
+    other = [name for name in one.noise if not _equal(one.noise[name], again.noise.get(name))]
+    what = f"{_named(other)} is" if other else ""
+    for a, b in zip(one.coins, again.coins, strict=True):
+        if not what and not _equal(a.members[: len(b.members)], b.members[: len(a.members)]):
+            what = f"{a.what} is"
+    told = f"{what} another with the same entropy: something else decides it, too"
+    found.exact(not what, told, tests=len(one.noise) + len(one.coins))
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any] | None) -> bool:
+    return other is not None and np.array_equal(one, other)
+
+
+def _named(sources: Sequence[tuple[int, int, int]]) -> str:
+    round_, call, row = sources[0]
+    return f"source {row} of noise call {call} in round {round_}"
+
+
+def _note_other(found: Finding, one: _Made, other: _Made) -> None:
+    """With other entropy everything is another."""
+    told = "is the same whatever the system's entropy, so that others can draw it"
+    same = [name for name in one.noise if _equal(one.noise[name], other.noise.get(name))]
+    found.exact(not same, f"{_named(same)} {told}" if same else "", tests=len(one.noise))
+    for a, b in zip(one.coins, other.coins, strict=True):
+        T = min(len(a.members), len(b.members))
+        free = a.free[:T]
+        alike = (a.members[:T] == b.members[:T]) & free
+        rounds, open_ = (
+            int((alike == free)[free.any(axis=1)].all(axis=1).sum()),
+            int(free.any(axis=1).sum()),
+        )
+        what = f"{a.what} {told} in {rounds} of {open_} rounds"
+        found.note(float(at_least(rounds, open_, a.same)), what=what)
+        counts, trials = alike.sum(axis=0), free.sum(axis=0)
+
+        def told_of(at: int, of: _Coins = a, counts: NDArray[np.int64] = counts) -> str:
+            return f"whether number {at} is in {of.what} {told} in {counts[at]} rounds"
+
+        found.worst(at_least(counts, trials, _alike(a.rate)), told_of)
+
+
+def _note_roots(found: Finding, key: bytes) -> None:
+    """A root is another for each byte of entropy, and for each time."""
+
+    def drawn(others: Sequence[Purpose]) -> list[bytes]:
+        root, at = SecretRandomness(), {"round": 1, "call": 0}
+        z = root.normal(rows=[0], width=4, dtype=torch.float64, device="cpu", **at)
+        streams = [root.stream(purpose, row=0, **at).bytes(32) for purpose in others]
+        return [z.numpy().tobytes(), *streams]
+
+    others = (Purpose.BATCH, Purpose.COHORT, Purpose.FIXED_COHORT)
+    with _held(_Entropy(key)):
+        first = drawn(others)
+    same = 0
+    for byte in range(_ROOT):
+        with _held(_Entropy(key, [byte])):
+            same += any(a == b for a, b in zip(first, drawn(others), strict=True))
+    found.exact(
+        not same, f"{same} of {_ROOT} bytes of the system's entropy change no root", tests=_ROOT
+    )
+    with _held(None):
+        firsts = {drawn([])[0] for _ in range(_ROOTS)}
+    same = _ROOTS - len(firsts)
+    told = f"{same} of {_ROOTS:,} new roots draw the noise of another"
+    found.exact(not same, told, tests=_ROOTS)
+
+
+class _Noted(SecretRandomness):
+    """Notes for what the places of the generator are that it is asked for."""
+
+    def __init__(self, *, hardened: bool) -> None:
+        super().__init__(hardened=hardened)
+        self.purposes: list[set[int]] = [set()]
+
+    def counter(
+        self, purpose: Purpose, *, round: int, call: int, row: int
+    ) -> tuple[int, int, int, int]:
+        """See `SecretRandomness.counter`."""
+        at = super().counter(purpose, round=round, call=call, row=row)
+        self.purposes[-1].add(at[2] >> 32)
+        return at
+
+    def begin(self) -> None:
+        """Note what follows by itself."""
+        self.purposes.append(set())
+
+
+def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
+    """Streams of noise, batches and cohorts, and their numbers, have nothing in common."""
+    found, noted = Finding(), _Noted(hardened=run.randomness.hardened)
+    dtype, device = run.setting.dtype, run.setting.device
+    noted.normal(round=1, call=0, rows=[0], width=1, dtype=dtype, device=device)
+    noted.begin()
+    made = _made(
+        run, traces, None, rounds=_ROUNDS, of_noise=_ROUNDS, randomness=noted, begun=noted.begin
+    )
+    of_noise, _, of_batches, of_cohorts = noted.purposes  # a round itself draws both
+    kinds = ("noise", of_noise), ("batches", of_batches), ("cohorts", of_cohorts)
+    for (one, here), (other, there) in itertools.combinations(kinds, 2):
+        what = f"{other} are drawn from streams of {one}, so that who knows one has the other"
+        found.exact(not here & there, what)
+    # Coins against numbers in the order of both: the least or largest, by value and by size.
+    last = range(1, max((number for number, _, _ in made.noise), default=0) + 1)
+    names = [
+        (call, row)
+        for number, call, row in made.noise
+        if number == 1 and all(len(made.noise.get((t, call, row), ())) == _WIDTH for t in last)
+    ]
+    if not names:
+        return found
+    z = np.array([[made.noise[t, *name] for t in last] for name in names])
+    for coins in made.coins:
+        n, q = min(coins.members.shape[1], _WIDTH), coins.rate
+        drawn = coins.members[: len(last), :n]
+        for numbers, most in (
+            (z, ndtri(q)),
+            (-z, ndtri(q)),
+            (abs(z), ndtri((1 + q) / 2)),
+            (-abs(z), ndtri(q / 2)),
+        ):
+            common = ((numbers[:, :, :n] <= most) & drawn).sum(axis=(1, 2))
+
+            def told(at: int, of: _Coins = coins, common: NDArray[np.int64] = common) -> str:
+                source = f"source {names[at][1]} of noise call {names[at][0]}"
+                return f"coins of {of.what} are numbers of {source}, {common[at]} of them"
+
+            found.worst(binomial(common, int(drawn.sum()), q), told)
+    return found
+
+
+def _generators() -> tuple[Any, Any, torch.Tensor]:
+    """The states of Python's, NumPy's and torch's."""
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+
+
+def _restored(state: tuple[Any, Any, torch.Tensor]) -> None:
+    """Put them into states."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])  # noqa: NPY002
+    torch.set_rng_state(state[2])
