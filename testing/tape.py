@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from ..runs.recorder import record as opening
-from ..runs.recorder.recorder import Recorder, plain
+from ..runs.recorder.keeping import plain
+from ..runs.recorder.recorder import Recorder
 
 Values = dict[str, NDArray[Any] | str]  # numbers, and the text of all else, by their places
+_SIZES = ("clip", "scale")  # that bound what a record adds to a release
 _DEEP = 8  # levels of what is looked into
 
 
@@ -194,8 +196,10 @@ class Tape:
             }
             self.public(f"in the line of round {round}", line)
             if of.get("value") is not None:
-                clip, scale = recorder._header.clip, abs(of.get("scale", 1.0))
-                bound = None if of.get("of") is not None or clip is None else clip * scale
+                declared = (recorder.header.said(one, str(of["kind"]), round - 1) for one in _SIZES)
+                clip, scale = declared
+                scale = of.get("scale", scale or 1.0)
+                bound = None if of.get("of") is not None or clip is None else clip * abs(scale)
                 self.release(f"the release of round {round}", of["value"], bound)
 
         def path(given: Path, *of: Any, **how: Any) -> Path:
