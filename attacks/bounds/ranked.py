@@ -20,10 +20,12 @@
 | B_n(p) | binomial of n and p; the three are independent given U | - |
 | q(u) | 1 - e'(u), how sure the guess at u is | probability |
 
-**Assumed.** Coin and score of a canary are independent of those of the others, and the score has a
-trade-off curve of at least f between "in" and "out". Nothing is assumed of how scores are
-distributed: only their signs and their order are used. It is what `total_error` assumes; canaries
-that disturb each other, as the losses of one model do, do not meet it.
+**Assumed.** Coins are fair and each is tossed by itself. Of each canary there is a view that is
+independent, with its coin, of those of the others, and has a trade-off curve of at least f between
+"in" and "out"; scores are computed of all views together, without the coins. Nothing is assumed of
+how they are distributed: only their signs and their order are used, and who breaks ties does not
+know the coins. That is more than `total_error` asks, whose errors alone are independent: scores
+that share a scale which tells who is right do not meet it, nor do the losses of one model.
 
 **Proof.** (1) Lines lie under f: f(a) >= 1 - delta(x) - e^x a, and its mirror image. Their largest,
 g, is a trade-off curve, convex, symmetric and below f. So by theorem 2.10 each score is computed,
@@ -42,7 +44,8 @@ independent and lie before U, those after it after U, and they are right with th
 above in the mean. All three fall in U, so that the lower end of a cell of U stands for the cell.
 (5) What more noise shows is computed from what less noise shows, so that P(T >= t) falls with the
 noise: rejected is all noise from a scale on. The true scale is among it with probability at most
-the risk, and else epsilon is at least that of the scale that is found.
+the risk, and else epsilon is at least that of the scale that is found, which was tried itself;
+where all that are tried are rejected, that says nothing of less noise than the least of them.
 
 Where we differ from the papers: no central limit is taken, no deviation is estimated, and the
 weights are fixed. Of Gaussian views the signs alone hold 2 / pi of what scores tell of a weak
@@ -62,7 +65,15 @@ from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
 from .lower_bounds import Guesses, LowerBound, errors_at_zero, surest, total_error
-from .mechanism import Claim, Family, attained_in_place, declared_mu, family, least_epsilon_at
+from .mechanism import (
+    Claim,
+    Family,
+    attained_in_place,
+    declared_mu,
+    family,
+    least_epsilon_at,
+    smallest_scale,
+)
 from .one_run_bounds import MOST_MU, smallest_rejected
 
 _WEIGHT = 3  # of the surest against the others; 1.510 / .453 are the means of four classes
@@ -71,6 +82,7 @@ _LOSSES = np.concatenate([8.0 * np.linspace(0.0, 1.0, 49) ** 2, np.geomspace(8.5
 _CELLS = np.linspace(-5.0, 5.0, 41)  # of U, in standard deviations
 _REACH = 3.0  # square roots of r that B_r strays by with probability below 4e-8
 _STEPS = 32  # of B_r in a square root of r, where there are so many
+_ASSUMED = "views of canaries independent"
 _LEAST = 1e6  # of 1 / mu, beyond which nothing is told from nothing
 _ROUNDING = 1.0 + 1e-9
 
@@ -88,7 +100,7 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
 
     Returns:
         The bound; 0 where no noise is rejected. Of sampled rounds without noise, or where even
-        the least noise is rejected, the epsilon of `total_error`.
+        the least noise that is tried is rejected, the epsilon of `total_error`.
 
     Raises:
         ValueError: delta or confidence is out of range.
@@ -111,10 +123,16 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
     if family(claim) is Family.GAUSSIAN or near == math.inf:
         near = 1.0
     scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence, near=near)
-    if scale == 0.0:
-        return replace(counted, noise_scale=0.0)
+    words = counted.assumptions.replace("errors of canaries independent", _ASSUMED)
+    if scale == 0.0:  # all that is tried, which need not reach down to the declared noise
+        scale = 0.0 if (least := 2.0 * smallest_scale(claim)) < 1.0 else least
+        return replace(counted, noise_scale=scale, assumptions=words)
     return replace(
-        counted, name="ranked", epsilon=_epsilon_at(claim, scale, delta), noise_scale=scale
+        counted,
+        name="ranked",
+        epsilon=_epsilon_at(claim, scale, delta),
+        noise_scale=scale,
+        assumptions=words,
     )
 
 
