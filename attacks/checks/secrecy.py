@@ -417,7 +417,7 @@ def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
 
             def told(at: int, of: _Coins = coins, common: NDArray[np.int64] = common) -> str:
                 source = f"source {names[at][1]} of noise call {names[at][0]}"
-                return f"coins of {of.what} are numbers of {source}, {common[at]} of them"
+                return f"the draws of {of.what} are numbers of {source}, {common[at]} of them"
 
             found.worst(binomial(common, int(drawn.sum()), q), told)
     return found

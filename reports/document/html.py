@@ -65,7 +65,7 @@ _CHECKS = {
     "messages": "Messages are what the account says",
     "residuals": "Noise has the declared size",
     "streams": "Noise is new in every draw",
-    "secrecy": "Nobody else can draw noise, batches and cohorts",
+    "secrecy": "No one else can draw noise, batches and cohorts",
     "sampler": "Batches are drawn as declared",
     "knowledge": "An agent that makes noise is taken to know it",
     "functions": "Functions of a step return the same again",
