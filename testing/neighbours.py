@@ -34,12 +34,12 @@ from scipy.special import bdtrc
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from ..attacks.checks.frozen import frozen
 from ..attacks.checks.result import Check, Finding
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
 from ..training.noise_tests.laws import smaller
-from .frozen import frozen
 from .tape import Event, Tape, Values, differing, leaves, shapes
 
 Scale = float | Callable[[int], float]

@@ -262,30 +262,22 @@ class WatchedRun:
         """What ran."""
         return self.engine.setting
 
-    @property
+    @cached_property
     def residuals(self) -> Sequence[Sequence[Residual]]:
         """For each round the residuals of its messages and then of its end state.
 
         Raises:
             ValueError: a round that did not do what was traced; see `mismatch`.
         """
-        return self._residuals
-
-    @cached_property
-    def _residuals(self) -> Sequence[Sequence[Residual]]:
         different = self.mismatch
         if different:
             raise InputError(f"the run is not what was traced: {different}")
         made = Residuals(self.setting)
         return [made.of_round(watched) for watched in self.rounds]
 
-    @property
+    @cached_property
     def mismatch(self) -> str:
         """What a round drew, computed or sent otherwise than its trace; empty where nothing."""
-        return self._mismatch
-
-    @cached_property
-    def _mismatch(self) -> str:
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
     def again(self, engine: Engine, watched: WatchedRound, *, recorded: Recorded) -> None:
