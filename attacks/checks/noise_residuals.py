@@ -311,12 +311,7 @@ _FEW = 8  # sums of which no law is asked
 
 
 def note_regularity(found: Finding, pool: Pool) -> None:
-    """Note how sums of rows and of coordinates vary, of the whole and of each tensor.
-
-    Args:
-        found: where they are noted.
-        pool: independent rows.
-    """
+    """Note how sums of rows and of coordinates vary, of the whole and of each tensor."""
     parts = [(slice(None), f"every {pool.kind}")]
     if len(pool.parts) > 1:
         parts += [(slice(p.start, p.stop), f"{p.name} in every {pool.kind}") for p in pool.parts]
@@ -384,8 +379,9 @@ def residual_check(run: Recording) -> Check:
     thinned = note_pairs_of_rounds(pairs, blocks)
     pools = pooled(blocks, white, run.parts)
     # The plainest words come first.
-    parts, others = _of_pools(pools)
-    whole = Finding.of([exact, rows, combined, *parts, pairs, _numbers(run), within, *others])
+    of_pools = [_of_pools(note, pools) for note in _NOTES]
+    first = [exact, rows, combined, *of_pools[:2], pairs, _numbers(run), within]
+    whole = Finding.of([*first, *of_pools[2:]])
     words = (
         f"{sum(len(of.names) for of in blocks)} rows with declared noise "
         f"({sum(of.values.size for of in blocks)} values) of {run.told} "
@@ -411,22 +407,29 @@ def _power(n: int, *, tests: int) -> str:
     return f"{told} or less in 95 of 100 runs, and more may be missed."
 
 
-def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
-    """Tests of values over all rows and rounds: of single coordinates, and of several together."""
-    subsets, means, repeats, spans, together, shapes = (Finding() for _ in range(6))
-    regular = Finding()
+def _note_shapes(found: Finding, pool: Pool) -> None:
+    note_shape(found, pool.values, f"the noise of every {pool.kind}")
+    for part in pool.parts if len(pool.parts) > 1 else ():
+        words = f"the noise on {part.name} in every {pool.kind}"
+        note_shape(found, pool.values[:, part.start : part.stop], words)
+
+
+_NOTES = (
+    note_subsets,
+    note_means,
+    note_repeats,
+    _note_shapes,
+    note_pairs_of_coordinates,
+    note_span,
+    note_regularity,
+)
+
+
+def _of_pools(note: Callable[[Finding, Pool], None], pools: Sequence[Pool]) -> Finding:
+    found = Finding()
     for pool in pools:
-        note_subsets(subsets, pool)
-        note_means(means, pool)
-        note_repeats(repeats, pool)
-        note_span(spans, pool)
-        note_pairs_of_coordinates(together, pool)
-        note_regularity(regular, pool)
-        note_shape(shapes, pool.values, f"the noise of every {pool.kind}")
-        for part in pool.parts if len(pool.parts) > 1 else ():
-            words = f"the noise on {part.name} in every {pool.kind}"
-            note_shape(shapes, pool.values[:, part.start : part.stop], words)
-    return [subsets, means], [repeats, shapes, together, spans, regular]
+        note(found, pool)
+    return found
 
 
 def _numbers(run: Recording) -> Finding:

@@ -169,19 +169,12 @@ _SHARE = 0.2  # of a coordinate's deviation: most that rounding may put on it
 
 
 class Pool(NamedTuple):
-    """Independent rows of unit variance.
+    """Independent rows of unit variance."""
 
-    Attributes:
-        kind: of the rows, such as "message model".
-        values: (n, D).
-        names: (n,) of the rows, with their rounds.
-        parts: the tensors that the coordinates belong to.
-    """
-
-    kind: str
-    values: NDArray[np.float64]
-    names: list[str]
-    parts: Sequence[Part]
+    kind: str  # of the rows, such as "message model"
+    values: NDArray[np.float64]  # (n, D)
+    names: list[str]  # (n,) of the rows, with their rounds
+    parts: Sequence[Part]  # the tensors that the coordinates belong to
 
 
 def pooled(
@@ -230,7 +223,6 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
     """Note the counts of all values, and the largest.
 
     Args:
-        found: where they are noted.
         values: independent, of unit variance; any shape.
         what: the values in words, as in "the noise of every message model".
     """
@@ -287,9 +279,7 @@ def note_coordinates(found: Finding, values: NDArray[np.float64], names: list[st
     """Note the tests of every row.
 
     Args:
-        found: where they are noted.
         values: (n, D) rows of unit variance.
-        names: (n,) of the rows.
     """
     if values.shape[1] < _FEW_COORDINATES:
         return

@@ -68,9 +68,7 @@ def note_values(
     """Note how many sizes are equal.
 
     Args:
-        found: where they are noted.
         rows: (n, D) numbers as they were made, in the precision of the run.
-        names: (n,) of the rows.
         parts: the tensors of a row.
         what: all of it in words.
     """
@@ -224,10 +222,6 @@ def stream_check(
     """Draw the noise of the planned rounds, and look for noise that is not new or not right.
 
     Args:
-        setting: graph, model and data of the run.
-        bound: the algorithm with its numbers.
-        traces: of all planned rounds, at the noise of the run.
-        randomness: of the run.
         generator: chooses rounds where not all are run.
     """
     run = _Run(setting, bound, traces, randomness)

@@ -45,14 +45,6 @@ from .sampling_units import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
 from .watched_run import WatchedRun
 
-# Cohorts of a watched run: who the engine draws, and whether the rounds that ran had them.
-#
-# A cohort is held to the laws of a batch, with agents in place of records. By coins each takes part
-# with probability p, independently of all others and of all other rounds (`sampler`). Of fixed
-# size, shuffled, or of one order, cohorts are what `schemes` tests of one holder's batches: their
-# size, and that an agent is in one of an epoch at most, exactly; who is in them by its
-# distribution.
-
 _FEWEST_ROUNDS = 40
 _VARIANCE = 25.0  # of an agent's participations, which decides how many rounds are drawn
 _MOST_COINS = 2e4  # agents times rounds of coins, each of which has a stream of its own
@@ -158,21 +150,13 @@ _MOST_LAG_WORK = 1e9  # records times rounds times lags
 
 
 class Batches(NamedTuple):
-    """The batches of one call of `draw` in all rounds.
+    """The batches of one call of `draw` in all rounds."""
 
-    Attributes:
-        call: of the round.
-        rate: q.
-        members: for each agent (T, n) whether a record took part in a round.
-        rounds: (T,) their numbers; 1 to T when None.
-        agents: the numbers of the agents; 0, 1, ... when None.
-    """
-
-    call: int | str
-    rate: float
-    members: Sequence[np.ndarray]
-    rounds: Sequence[int] | None = None
-    agents: Sequence[int] | None = None
+    call: int | str  # of the round
+    rate: float  # q
+    members: Sequence[np.ndarray]  # for each agent (T, n) whether a record took part in a round
+    rounds: Sequence[int] | None = None  # (T,) their numbers; 1 to T when None
+    agents: Sequence[int] | None = None  # the numbers of the agents; 0, 1, ... when None
 
     def round(self, t: int) -> int:
         """The number of a round by its place."""
@@ -250,7 +234,6 @@ def test_batches(found: Finding, every: Sequence[Batches]) -> None:
     """Note all tests of batches, whoever drew them.
 
     Args:
-        found: where they are noted.
         every: one for each call of a round.
     """
     for batches in every:
@@ -296,7 +279,6 @@ def drawn_batches(
 
     Args:
         found: where it is noted if one holds a record twice, or a user in part.
-        run: a watched run.
         rounds: how many by the rate and the number of agents; as many as the tests of the sampler
             ask for when None.
     """

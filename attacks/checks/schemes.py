@@ -57,10 +57,8 @@ def test_schemes(
     """Note all tests of the batches of one call of `draw`, but for those of pairs.
 
     Args:
-        found: where they are noted.
         sampler: how batches are said to be drawn.
         members: for each agent (T, n) whether a record took part in a round, from round 1 on.
-        call: of `draw` in the round.
         rate: of Poisson batches that are cut.
 
     Returns:

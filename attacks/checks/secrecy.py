@@ -140,7 +140,6 @@ def secrecy_check(run: WatchedRun, traces: AlgorithmTrace) -> Check:
 
     Args:
         run: a watched run, whose setting and algorithm the engines have.
-        traces: of all planned rounds.
 
     Returns:
         Passed if all that is secret is made of the system's entropy alone, and streams of different
