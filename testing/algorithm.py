@@ -152,8 +152,9 @@ def _check_rows(bound: Bound, graph: Topology) -> None:
     """Every message and end state of a run equals its row over what the round drew and sent."""
     setting = _setting(bound, graph)
     traces = traces_of(bound, setting, rounds=_ROUNDS)
-    how = {"traces": traces, "randomness": SecretRandomness(5)}
-    watched = watch(setting, bound, rounds=[_LOOKED_AT], **how).rounds[1]
+    own = SecretRandomness(5)
+    run = watch(setting, bound, rounds=[_LOOKED_AT], traces=traces, randomness=own)
+    watched = run.rounds[1]
     _demand(not watched.mismatch, watched.mismatch)
     columns, record = RecordedColumns(watched), watched.trace
     sent = zip(record.messages, watched.messages, strict=True)

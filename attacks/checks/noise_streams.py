@@ -204,8 +204,14 @@ class _Run:
         return bare_rounds(engine, rounds=rounds, start=start, seconds=seconds)
 
     def normal(self, number: int, call: int, rows: range, *, width: int) -> Tensor:
-        how = {"width": width, "dtype": self.setting.dtype, "device": self.setting.device}
-        return self.randomness.normal(round=number, call=call, rows=list(rows), **how).cpu()
+        return self.randomness.normal(
+            round=number,
+            call=call,
+            rows=list(rows),
+            width=width,
+            dtype=self.setting.dtype,
+            device=self.setting.device,
+        ).cpu()
 
 
 _Part = tuple[int, int, range, Tensor]  # round, call, rows and their numbers
