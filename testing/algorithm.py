@@ -14,13 +14,15 @@ that stay within their bounds and of noise that is normal, unequal and new in ev
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..attacks.checks.recording import RecordedColumns
+from ..attacks.checks.watched_run import traces_of, watch
 from ..privacy.errors import InputError
 from ..training.algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..training.data.store import Examples
@@ -28,14 +30,11 @@ from ..training.engine.engine import Engine
 from ..training.engine.randomness import SecretRandomness
 from ..training.engine.recording import Recorded
 from ..training.engine.setting import Setting
-from ..training.engine.transcript import Transcript
 from ..training.graphs.graph import Topology
 from ..training.graphs.topologies import build_graph
 from ..training.models.tasks import ClassWeights
 from ..training.step.script import UnplannedOperation
-from ..training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
-from ..training.tracing.round_trace import RoundTrace
-from ..training.tracing.trace import trace
+from ..training.tracing.linear_forms import Contributions
 
 _CLIP, _NOISE, _RATE, _RECORDS = 0.2, 0.4, 0.5, 9
 _ROUNDS = 5  # of the trace, of which one is held against a run
@@ -105,8 +104,8 @@ def _bound(
     )
 
 
-def _engine(bound: Bound, graph: Topology, *, taps: Sequence[Transcript] = ()) -> Engine:
-    """A run of a small network in double precision, with a few records for every agent."""
+def _setting(bound: Bound, graph: Topology) -> Setting:
+    """A small network in double precision, with a few records for every agent."""
     rng = torch.Generator().manual_seed(3)
     net = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
     for parameter in net.parameters():
@@ -117,7 +116,7 @@ def _engine(bound: Bound, graph: Topology, *, taps: Sequence[Transcript] = ()) -
         )
         for _ in range(graph.agents)
     ]
-    setting = Setting(
+    return Setting(
         graph=graph,
         model=net,
         shards=shards,
@@ -127,7 +126,11 @@ def _engine(bound: Bound, graph: Topology, *, taps: Sequence[Transcript] = ()) -
         dtype=torch.float64,
         task=ClassWeights(net, classes=2) if bound.blocks == 2 else None,
     )
-    engine = Engine(setting, bound, randomness=SecretRandomness(5), taps=list(taps))
+
+
+def _engine(bound: Bound, graph: Topology) -> Engine:
+    """One after its start."""
+    engine = Engine(_setting(bound, graph), bound, randomness=SecretRandomness(5))
     engine.start()
     return engine
 
@@ -145,76 +148,34 @@ def _check_same_root(bound: Bound, graph: Topology) -> None:
     )
 
 
-def _traced(bound: Bound, graph: Topology) -> list[RoundTrace]:
-    algorithm_trace = trace(
-        bound.init,
-        bound.step,
-        graph=graph,
-        rounds=_ROUNDS,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
-    return [one for one, count in algorithm_trace.rounds for _ in range(count)]
-
-
 def _check_rows(bound: Bound, graph: Topology) -> None:
     """Every message and end state of a run equals its row over what the round drew and sent."""
-    # A traced round beside one that ran, with the state before it.
-    record = _traced(bound, graph)[_LOOKED_AT - 1]
-    transcript = Transcript()
-    engine = _engine(bound, graph, taps=[transcript])
-    before, recorded = engine.snapshot(), Recorded()
-    for _ in range(_LOOKED_AT):
-        before, recorded = engine.snapshot(), Recorded()
-        engine.advance(recorded=recorded)
-    sent = transcript.of(round=engine.round)
-    # What each group of columns is in the run; both sides have as many, by the same links.
-    held = {
-        Contributions: recorded.contributions,
-        NoiseSources: recorded.noise,
-        Known: recorded.known_of(record.groups, before.values()),
-        Messages: [message.rows for message in sent],
-    }
-    for kind, values in held.items():
-        counted = sum(isinstance(group, kind) for group in record.groups)
-        _demand(
-            counted == len(values),
-            f"round {_LOOKED_AT} has {len(values)} {kind.__name__} in a run and {counted} traced",
-        )
-    for group, message in zip(record.messages, sent, strict=True):
-        same = (
-            message.kind == group.kind
-            and message.senders.tolist() == group.senders.tolist()
-            and message.links.tolist() == group.links.tolist()
-        )
-        _demand(same, f"message {message.kind!r} leaves on other links than {group.kind!r} traced")
-    # The columns in their order, with which each row is evaluated.
-    rest = {kind: iter(values) for kind, values in held.items()}
-    columns = [next(rest[type(group)]) for group in record.groups]
-    spans = [slice(group.start, group.start + group.size) for group in record.groups]
-
-    def check(what: str, rows: object, value: Tensor) -> None:
-        total = np.zeros(value.shape)
-        for span, column in zip(spans, columns, strict=True):
-            part = rows[:, span]  # type: ignore[index] # a sparse matrix of scipy
-            if part.nnz:
-                total += part @ column[: part.shape[1]].numpy()
+    setting = _setting(bound, graph)
+    traces = traces_of(bound, setting, rounds=_ROUNDS)
+    own = SecretRandomness(5)
+    run = watch(setting, bound, rounds=[_LOOKED_AT], traces=traces, randomness=own)
+    watched = run.rounds[1]
+    _demand(not watched.mismatch, watched.mismatch)
+    columns, record = RecordedColumns(watched), watched.trace
+    sent = zip(record.messages, watched.messages, strict=True)
+    ends = record.record.end_state.items()
+    for what, rows, value in (
+        *((f"message {group.kind!r}", group.rows, message.rows) for group, message in sent),
+        *((f"state {field!r}", rows, watched.after[field]) for field, rows in ends),
+    ):
+        total = columns.value(rows, width=value.shape[1])
         _demand(
             np.allclose(total, value.numpy(), rtol=_EXACT, atol=_EXACT),
             f"{what} of round {_LOOKED_AT} is not what the trace says it is made of",
         )
 
-    for group, message in zip(record.messages, sent, strict=True):
-        check(f"message {group.kind!r}", group.rows, message.rows)
-    ends = zip(record.record.end_state.items(), engine.snapshot().values(), strict=True)
-    for (field, rows), value in ends:
-        check(f"state {field!r}", rows, value)
-
 
 def _check_contributions(bound: Bound, graph: Topology) -> None:
     """A batch of one large record stays within the bound that was traced."""
-    groups = [g for g in _traced(bound, graph)[1].groups if isinstance(g, Contributions)]
     engine = _engine(bound, graph)
+    traces = traces_of(bound, engine.setting, rounds=_ROUNDS)
+    second = [one for one, count in traces.rounds for _ in range(count)][1]
+    groups = [group for group in second.groups if isinstance(group, Contributions)]
     engine.advance()  # the models differ from here on
     recorded = Recorded()
     large = {
@@ -248,8 +209,8 @@ def _check_noise(bound: Bound, graph: Topology) -> None:
         draws.append([z[:, :5].T for z in recorded.noise])  # (coordinates, sources) of each call
     _demand(bool(draws[0]), "no noise is drawn in a round of a private algorithm")
     # Variance 1 in each source, and no correlation between sources or rounds.
-    for call in range(len(draws[0])):
-        z = torch.stack([draw[call] for draw in draws])  # (rounds, coordinates, sources)
+    calls = [torch.stack(of) for of in zip(*draws, strict=True)]  # (rounds, coordinates, sources)
+    for call, z in enumerate(calls):
         flat = z.flatten(0, 1)
         n, limit = len(flat), _SIGMAS / math.sqrt(len(flat))
         off = (flat.square().mean(0) - 1.0).abs()
@@ -259,20 +220,16 @@ def _check_noise(bound: Bound, graph: Topology) -> None:
         )
         pairs = (flat.T @ flat / n).fill_diagonal_(0.0).abs()
         _demand(float(pairs.max()) < limit, f"two noise sources of call {call} go together")
-        lagged = abs(float((z[1:] * z[:-1]).mean()))
-        _demand(
-            lagged < _SIGMAS / math.sqrt(z[1:].numel()),
-            f"the noise of call {call} goes together in two rounds that follow each other",
-        )
-    # No correlation between calls either.
-    for one, other in combinations(range(len(draws[0])), 2):
-        a, b = (torch.stack([draw[call] for draw in draws]).flatten(0, 1) for call in (one, other))
-        if a.shape == b.shape:
-            with_other = abs(float((a * b).mean()))
-            _demand(
-                with_other < _SIGMAS / math.sqrt(a.numel()),
-                f"the noise of calls {one} and {other} goes together",
-            )
+        words = f"the noise of call {call} goes together in two rounds that follow each other"
+        _demand(_apart(z[1:], z[:-1]), words)
+    for (one, a), (other, b) in combinations(enumerate(calls), 2):
+        words = f"the noise of calls {one} and {other} goes together"
+        _demand(a.shape != b.shape or _apart(a, b), words)
+
+
+def _apart(one: Tensor, other: Tensor) -> bool:
+    """Whether two arrays of normals do not go together."""
+    return abs(float((one * other).mean())) < _SIGMAS / math.sqrt(one.numel())
 
 
 def _check_plain(bound: Bound, graph: Topology) -> None:

@@ -23,7 +23,6 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -34,13 +33,13 @@ from scipy.special import bdtrc
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
+from ..attacks.checks.frozen import frozen
 from ..attacks.checks.result import Check, Finding
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
 from ..training.noise_tests.laws import smaller
-from .frozen import frozen
-from .tape import Event, Tape, Values, differing, leaves, shapes
+from .tape import Tape, Values, differing, leaves, shapes
 
 Scale = float | Callable[[int], float]
 _ROUNDING = 0.01  # of a bound, by which a sum of floats may be off
@@ -207,8 +206,8 @@ def _changed(record: Any, change: Change) -> Any:
     return made if isinstance(record, np.ndarray) else type(record)(made)
 
 
-def _times(numbers: Tensor, _: float, *, k: float) -> Tensor:
-    return numbers * k
+def _times(record: Any, k: float) -> Any:
+    return _changed(record, lambda numbers, _: numbers * k)
 
 
 def _made(record: Any, other: Any, *, extreme: bool, chance: np.random.Generator) -> dict[str, Any]:
@@ -219,17 +218,17 @@ def _made(record: Any, other: Any, *, extreme: bool, chance: np.random.Generator
         sizes.append(numbers.numel())
         return numbers
 
-    def target(numbers: Tensor, _: float, *, k: float) -> Tensor:
-        return torch.full_like(numbers, k) if numbers.numel() == 1 else numbers
+    def with_single(k: float) -> Any:
+        return _changed(record, lambda of, _: torch.full_like(of, k) if of.numel() == 1 else of)
 
     _changed(record, look)
     up, far = 10.0 ** chance.uniform(0, 4), chance.random()
     for k in (up, -up) if sizes else ():
-        made[f"times {k:.3g}"] = _changed(record, partial(_times, k=k))
+        made[f"times {k:.3g}"] = _times(record, k)
         if 1 in sizes:  # of a square, gradients of both signs of inputs may point the same way
-            made[f"with {k:.3g} as single number"] = _changed(record, partial(target, k=k))
+            made[f"with {k:.3g} as single number"] = with_single(k)
     if extreme and sizes:
-        made["infinite"] = _changed(record, partial(_times, k=math.inf))
+        made["infinite"] = _times(record, math.inf)
         made[f"replaced by another times the largest float to {far:.2f}"] = _changed(
             other, lambda numbers, most: numbers * most**far
         )
@@ -240,12 +239,7 @@ def _made(record: Any, other: Any, *, extreme: bool, chance: np.random.Generator
 
 
 class _Replays:
-    """Plays the training, first on the data as they are.
-
-    Attributes:
-        trainings: how many were played.
-        remarks: what was seen that fails nothing, by its kind.
-    """
+    """Plays the training, first on the data as they are."""
 
     def __init__(
         self, train: Any, data: _Records, *, seed: int, clip: float | None, scale: Scale
@@ -393,19 +387,18 @@ class _Replays:
 
     def public_check(self) -> Check:
         """Whether anything moved that nothing hides."""
-        if self._leak:
-            words = (
-                f"{self._leak}, and no noise hides it; compute it of public data or of releases."
-            )
-            return Check.exact("public", words, tests=self._public, passed=False)
-        if self._open:
+        if self._open and not self._leak:
             return Check.not_run(
                 "public",
                 f"{self._open}, and whether it is made of releases alone is unknown; let train "
                 "hand over what leaves, as in w = overhear.testing.released(w)",
             )
         words = f"{self._public} numbers and lines beside releases stay what they were."
-        return Check.exact("public", words, tests=self._public)
+        if self._leak:
+            words = (
+                f"{self._leak}, and no noise hides it; compute it of public data or of releases."
+            )
+        return Check.exact("public", words, tests=self._public, passed=not self._leak)
 
     def releases_check(self) -> Check:
         """Whether releases move by no more than is claimed."""
@@ -446,10 +439,7 @@ class _Replays:
         """Whether noise is as large as claimed, and new with each entropy."""
         pairs = [(self._first, self._play({}, first=self._first, entropy=True)) for _ in range(2)]
         # Without inputs much of a gradient is 0, so that noise is by itself.
-        zero = {
-            at: _changed(self._data.record(at), partial(_times, k=0.0))
-            for at in range(self._data.size)
-        }
+        zero = {at: _times(self._data.record(at), 0.0) for at in range(self._data.size)}
         blank = self._attempt(zero, "inputs of 0")
         other = blank and self._attempt(zero, "inputs of 0", first=blank, entropy=True)
         if blank and other:
@@ -458,7 +448,7 @@ class _Replays:
         secrecy, size = Finding(), Finding()
         for at in sorted(set().union(*drawn)):
             here = [of[at] for of in drawn if at in of]
-            x, y = (np.concatenate([of[i] for of in here]) for i in range(2))
+            x, y, _ = map(np.concatenate, zip(*here, strict=True))
             equal = int((x == y).sum())
             p = float(bdtrc(equal - 1, x.size, _chance_of_equal(x, y))) if equal else 1.0
             secrecy.note(p, what=f"{equal} of {x.size} numbers of {at or 'what leaves'} are equal")
@@ -472,42 +462,36 @@ class _Replays:
                     f"{noise:.3g} is claimed; add it to the sum, so that scale multiplies both",
                 )
         nothing = "nothing was seen that leaves and moves"
-        if noise is None or not size.tests:
-            why = "no noise is claimed" if noise is None else nothing
-            yield Check.not_run("noise", why, applies=noise is not None)
-        else:
+        if noise is None:
+            yield Check.not_run("noise", "no noise is claimed", applies=False)
+        elif size.tests:
             yield size.check("noise", "Noise is as large as claimed")
+        else:
+            yield Check.not_run("noise", nothing)
+        fault = (
+            "the noise is known to anyone who knows the seed, the clock or the process, or there "
+            "is none; draw it from the system's entropy"
+        )
         if secrecy.tests:
-            fault = (
-                "the noise is known to anyone who knows the seed, the clock or the process, or "
-                "there is none; draw it from the system's entropy"
-            )
-            yield secrecy.check(
-                "secrecy", "Trainings share no noise", fault="" if secrecy.passed else fault
-            )
+            fault = "" if secrecy.passed else fault
+            yield secrecy.check("secrecy", "Trainings share no noise", fault=fault)
         else:
             yield Check.not_run("secrecy", nothing)
 
     def _drawn(self, one: Tape, other: Tape) -> dict[str, tuple[NDArray[Any], ...]]:
         """By place what left under two entropies, (n,) each, and what multiplies its noise."""
-        both = list(zip(one.releases, other.releases, strict=False))
+        both = [(a.values, b.values) for a, b in zip(one.releases, other.releases, strict=False)]
         if not self._first.releases:
-            both = [(Event("", one.returned, True), Event("", other.returned, True))]
+            both = [(one.returned, other.returned)]
         found, before = dict[str, list[Any]](), dict[str, Any]()
-        for number, (a, b) in enumerate(both, start=1):
-            for at, x, y in _numbers(a.values, b.values):
+        for number, values in enumerate(both, start=1):
+            for at, x, y in _numbers(*values):
                 stays, before[at] = np.array_equal(before.get(at, np.nan), x), x  # a step of size 0
-                if (
-                    at in self._moved
-                    and not stays
-                    and np.isfinite(x).all()
-                    and np.isfinite(y).all()
-                ):
+                if at in self._moved and not stays and np.isfinite([x, y]).all():
                     factors = np.full(x.size, self._factor(number))
                     found.setdefault(at, []).append((x.ravel(), y.ravel(), factors))
         return {
-            at: tuple(np.concatenate(of) for of in zip(*parts, strict=True))
-            for at, parts in found.items()
+            at: tuple(map(np.concatenate, zip(*parts, strict=True))) for at, parts in found.items()
         }
 
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -22,7 +21,7 @@ from ..runs.recorder.keeping import plain
 from ..runs.recorder.recorder import Recorder
 
 Values = dict[str, NDArray[Any] | str]  # numbers, and the text of all else, by their places
-_SIZES = ("clip", "scale")  # that bound what a record adds to a release
+_SAID = ("kind", "to", "noise", "of", "scale")  # in the line of a release
 _DEEP = 8  # levels of what is looked into
 
 
@@ -112,38 +111,30 @@ def _shown(value: NDArray[Any] | str) -> str:
 
 
 class Event(NamedTuple):
-    """One thing that a training shows.
-
-    Attributes:
-        name: in words.
-        values: what it is.
-        release: whether it leaves under noise; anything else must not move.
-        bound: on what one record adds to it, where its line says so.
-    """
+    """One thing that a training shows."""
 
     name: str
     values: Values
-    release: bool
-    bound: float | None = None
+    release: bool  # whether it leaves under noise; anything else must not move
+    bound: float | None = None  # on what one record adds to it, where its line says so
 
 
-@dataclass(eq=False)
 class Tape:
     """What a training shows.
 
-    Attributes:
+    Args:
         first: the run whose releases stand in for those of this one.
         by_hand: whether releases are named, so that an optimiser's gradients are none.
+
+    Attributes:
         events: in their order.
         returned: what the training returns.
     """
 
-    first: Tape | None
-    by_hand: bool
-    events: list[Event] = field(default_factory=list)
-    returned: Values = field(default_factory=dict)
-    _steps: int = 0
-    _text: str = ""
+    def __init__(self, first: Tape | None, by_hand: bool) -> None:
+        self.events, self.returned = list[Event](), Values()
+        self._first, self._by_hand = first, by_hand
+        self._steps, self._text = 0, ""
 
     @property
     def releases(self) -> list[Event]:
@@ -158,7 +149,7 @@ class Tape:
         """Note what leaves; what the training goes on with."""
         values, at = leaves(value), len(self.releases)
         self.events.append(Event(name, values, release=True, bound=bound))
-        others = self.first.releases[at : at + 1] if self.first else []
+        others = self._first.releases[at : at + 1] if self._first else []
         if others and shapes(others[0]) == shapes(self.events[-1]):
             return _put(value, others[0].values)
         return value
@@ -174,14 +165,13 @@ class Tape:
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._steps += 1
-        given = dict[str, Tensor]()
+        held = list[Tensor]()
         for group in optimizer.param_groups:
-            for one in group["params"]:
-                if one.grad is not None:
-                    given[f"parameter {len(given)}"] = one.grad
+            held += [one.grad for one in group["params"] if one.grad is not None]
             settings = {key: of for key, of in group.items() if key != "params"}
             self.public(f"a setting of the optimiser in step {self._steps}:", settings)
-        if not self.by_hand:
+        if not self._by_hand:
+            given = {f"parameter {number}": of for number, of in enumerate(held)}
             self.release(f"the gradient of step {self._steps}", given)
 
     @contextlib.contextmanager
@@ -191,13 +181,11 @@ class Tape:
 
         def release(recorder: Recorder, round: int, **of: Any) -> None:
             write(recorder, round, **of)
-            line = {
-                key: plain(of[key]) for key in ("kind", "to", "noise", "of", "scale") if key in of
-            }
+            line = {key: plain(of[key]) for key in _SAID if key in of}
             self.public(f"in the line of round {round}", line)
             if of.get("value") is not None:
-                declared = (recorder.header.said(one, str(of["kind"]), round - 1) for one in _SIZES)
-                clip, scale = declared
+                said, kind = recorder.header.said, str(of["kind"])
+                clip, scale = (said(one, kind, round - 1) for one in ("clip", "scale"))
                 scale = of.get("scale", scale or 1.0)
                 bound = None if of.get("of") is not None or clip is None else clip * abs(scale)
                 self.release(f"the release of round {round}", of["value"], bound)

@@ -40,9 +40,6 @@ _NAME = "messages"
 def message_check(run: WatchedRun) -> Check:
     """Compare every message and end state of a run with its row.
 
-    Args:
-        run: a watched run.
-
     Returns:
         Passed if no difference is longer than rounding of what is added up may account for: 64
         units in the norm of each part, and the root of a unit in a gradient's own.
@@ -93,9 +90,6 @@ _NAME_FUNCTIONS = "functions"
 
 def function_check(run: WatchedRun) -> Check:
     """Make the run again on neighbouring data, and every function's result from the same inputs.
-
-    Args:
-        run: a watched run.
 
     Returns:
         Passed if each function returned the same, and was called as often.
@@ -186,7 +180,6 @@ def record_check(run: WatchedRun, *, source: Store | None = None) -> Check:
     """Look for positions that a batch holds twice, and for records that the store does.
 
     Args:
-        run: a watched run.
         source: all records that the agents' shards were dealt from, once each; None where it is
             not known, and then no two records may be equal.
 
@@ -300,9 +293,6 @@ _NAMED_KNOWLEDGE = 4  # agents named in words
 def knowledge_check(run: WatchedRun) -> Check:
     """Let the makers of every source make it again, and look for them among its knowers.
 
-    Args:
-        run: a watched run.
-
     Returns:
         Passed if all of them are declared to know what they make.
     """
@@ -383,7 +373,6 @@ def engine_checks(
     precision alone.
 
     Args:
-        setting: graph, model and data of the run.
         bound: the algorithm with its numbers, at the noise of the run.
         rounds: how many to watch: the first two, the last, and others by chance.
         generator: chooses rounds; of the system's entropy when None.

@@ -64,9 +64,7 @@ def choose_records(
     """Choose records of every agent.
 
     Args:
-        run: a watched run.
         each: how many real records of an agent, half of them with the largest gradients.
-        made: how many of our own.
         generator: picks the others, and what records are made of.
     """
     oracle = Oracle(run.setting.task or run.setting.model)

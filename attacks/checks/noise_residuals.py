@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
-from ...training.noise_tests.laws import at_least, binomial, quadratic, two_sided
+from ...training.noise_tests.laws import at_least, binomial, least, quadratic, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
@@ -84,48 +84,43 @@ def note_repeats(found: Finding, pool: Pool) -> None:
         return
     step = -(-pool.values.size // _MOST_VALUES)
     values, names = pool.values[::step], pool.names[::step]
-    # Products in each lag and reflection; an even reflection has a square, of mean 1.
     lags, turns = np.arange(1, D), np.arange(2 * D - 1)
-    terms = np.minimum(turns, 2 * D - 2 - turns) + 1
-    means = (turns % 2 == 0).astype(float)
+    terms = np.minimum(turns, 2 * D - 2 - turns) + 1.0
+    kinds = (
+        (lags, (D - lags) / 2.0, "coordinates {} apart in {}"),
+        (turns, terms, "coordinates that add up to {} in {}"),
+    )
     totals = np.zeros(D - 1), np.zeros(2 * D - 1)
     for first in range(0, len(values), _ROWS_AT_ONCE):
-        rows = values[first : first + _ROWS_AT_ONCE]
-        moved, turned = _products(rows)
-        turned -= means
-        for total, part, norm, what in (
-            (totals[0], moved, (D - lags) / 2.0, "coordinates {} apart in {}"),
-            (totals[1], turned, terms.astype(float), "coordinates that add up to {} in {}"),
-        ):
-            total += part.sum(axis=0)
-            p = quadratic(np.abs(part), norm)
-            row, at = divmod(int(p.argmin()), p.shape[1])
-            where = int((lags if part is moved else turns)[at])
-            words = f"{what.format(where, names[first + row])} are alike"
-            found.note(
-                float(p[row, at]), tests=p.size, what=_with_sum(words, part[row, at], norm, at)
-            )
+        some = slice(first, first + _ROWS_AT_ONCE)
+        for total, sums, kind in zip(totals, _products(values[some]), kinds, strict=True):
+            total += sums.sum(axis=0)
+            _note_products(found, sums, names[some], *kind)
     # The same over all rows, which shows what is weak in each.
-    n = len(values)
-    for total, norm, places, what in (
-        (totals[0], n * (D - lags) / 2.0, lags, "coordinates {} apart in every {}"),
-        (totals[1], n * terms.astype(float), turns, "coordinates that add up to {} in every {}"),
-    ):
-        p = quadratic(np.abs(total), norm)
-        at = int(p.argmin())
-        words = f"{what.format(int(places[at]), pool.kind)} are alike"
-        found.note(float(p[at]), tests=len(p), what=_with_sum(words, total[at], norm, at))
+    for total, (places, norm, words) in zip(totals, kinds, strict=True):
+        every = [f"every {pool.kind}"]
+        _note_products(found, total[None], every, places, len(values) * norm, words)
 
 
-def _with_sum(words: str, total: float, norm: NDArray[np.float64], at: int) -> str:
-    deviations = total / np.sqrt(2.0 * norm[at])
-    return (
-        f"{words}: the sum of their products is {deviations:.3g} deviations from what it should be"
-    )
+def _note_products(
+    found: Finding,
+    sums: NDArray[np.float64],
+    names: Sequence[str],
+    places: NDArray[np.int64],
+    norm: NDArray[np.float64],
+    words: str,
+) -> None:
+    """Sums (n, places) of products, and the squared norms (places,) of their forms."""
+    p = quadratic(np.abs(sums), norm)
+    row, at = divmod(int(p.argmin()), p.shape[1])
+    deviations_off = sums[row, at] / np.sqrt(2.0 * norm[at])
+    what = f"{words.format(places[at], names[row])} are alike: the sum of their products is "
+    what += f"{deviations_off:.3g} deviations from what it should be"
+    found.note(p[row, at], tests=p.size, what=what)
 
 
 def _products(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(n, D - 1) sums of u_i u_(i+l), and (n, 2D - 1) of u_i u_(s-i)."""
+    """(n, D - 1) sums of u_i u_(i+l), and (n, 2D - 1) of u_i u_(s-i), less their means."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     D = rows.shape[1]
@@ -133,6 +128,7 @@ def _products(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
     spectrum = rfft(rows, size, axis=1)
     moved = irfft(spectrum.real**2 + spectrum.imag**2, size, axis=1)[:, 1:D]
     turned = irfft(spectrum**2, size, axis=1)[:, : 2 * D - 1]
+    turned[:, ::2] -= 1.0  # which have a square among them
     return np.ascontiguousarray(moved), np.ascontiguousarray(turned)
 
 
@@ -264,13 +260,18 @@ def note_pairs_of_coordinates(found: Finding, pool: Pool) -> None:
     both, twice = s[i] + s[j], 2.0 * product[i, j]
     for sign in (1.0, -1.0):
         squares = (both + sign * twice) / 2.0
-        worst = [int(squares.argmin()), int(squares.argmax())]
-        p = two_sided(squares[worst], n)
-        k = worst[int(np.argmin(p))]
+        k, p = _least_of(squares, n)
         what = f"the noise on coordinates {at[i[k]]} and {at[j[k]]} in every {pool.kind} does not "
         what += "go together as declared: their sum or difference has "
         what += f"{squares[k] / n:.3g} times its variance (n = {n})"
-        found.note(float(p.min()), tests=len(i), what=what)
+        found.note(p, tests=len(i), what=what)
+
+
+def _least_of(squares: NDArray[np.float64], degrees: int) -> tuple[int, float]:
+    """Which of chi-square sums has the least p, and that: the smallest of them or the largest."""
+    ends = [int(squares.argmin()), int(squares.argmax())]
+    at, p = least(two_sided(squares[ends], degrees))
+    return ends[at], p
 
 
 def note_span(found: Finding, pool: Pool) -> None:
@@ -310,12 +311,7 @@ _FEW = 8  # sums of which no law is asked
 
 
 def note_regularity(found: Finding, pool: Pool) -> None:
-    """Note how sums of rows and of coordinates vary, of the whole and of each tensor.
-
-    Args:
-        found: where they are noted.
-        pool: independent rows.
-    """
+    """Note how sums of rows and of coordinates vary, of the whole and of each tensor."""
     parts = [(slice(None), f"every {pool.kind}")]
     if len(pool.parts) > 1:
         parts += [(slice(p.start, p.stop), f"{p.name} in every {pool.kind}") for p in pool.parts]
@@ -383,8 +379,9 @@ def residual_check(run: Recording) -> Check:
     thinned = note_pairs_of_rounds(pairs, blocks)
     pools = pooled(blocks, white, run.parts)
     # The plainest words come first.
-    parts, others = _of_pools(pools)
-    whole = Finding.of([exact, rows, combined, *parts, pairs, _numbers(run), within, *others])
+    of_pools = [_of_pools(note, pools) for note in _NOTES]
+    first = [exact, rows, combined, *of_pools[:2], pairs, _numbers(run), within]
+    whole = Finding.of([*first, *of_pools[2:]])
     words = (
         f"{sum(len(of.names) for of in blocks)} rows with declared noise "
         f"({sum(of.values.size for of in blocks)} values) of {run.told} "
@@ -410,22 +407,29 @@ def _power(n: int, *, tests: int) -> str:
     return f"{told} or less in 95 of 100 runs, and more may be missed."
 
 
-def _of_pools(pools: Sequence[Pool]) -> tuple[list[Finding], list[Finding]]:
-    """Tests of values over all rows and rounds: of single coordinates, and of several together."""
-    subsets, means, repeats, spans, together, shapes = (Finding() for _ in range(6))
-    regular = Finding()
+def _note_shapes(found: Finding, pool: Pool) -> None:
+    note_shape(found, pool.values, f"the noise of every {pool.kind}")
+    for part in pool.parts if len(pool.parts) > 1 else ():
+        words = f"the noise on {part.name} in every {pool.kind}"
+        note_shape(found, pool.values[:, part.start : part.stop], words)
+
+
+_NOTES = (
+    note_subsets,
+    note_means,
+    note_repeats,
+    _note_shapes,
+    note_pairs_of_coordinates,
+    note_span,
+    note_regularity,
+)
+
+
+def _of_pools(note: Callable[[Finding, Pool], None], pools: Sequence[Pool]) -> Finding:
+    found = Finding()
     for pool in pools:
-        note_subsets(subsets, pool)
-        note_means(means, pool)
-        note_repeats(repeats, pool)
-        note_span(spans, pool)
-        note_pairs_of_coordinates(together, pool)
-        note_regularity(regular, pool)
-        note_shape(shapes, pool.values, f"the noise of every {pool.kind}")
-        for part in pool.parts if len(pool.parts) > 1 else ():
-            words = f"the noise on {part.name} in every {pool.kind}"
-            note_shape(shapes, pool.values[:, part.start : part.stop], words)
-    return [subsets, means], [repeats, shapes, together, spans, regular]
+        note(found, pool)
+    return found
 
 
 def _numbers(run: Recording) -> Finding:
@@ -521,8 +525,7 @@ def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> int:
     sums: dict[str, tuple[float, int]] = {}
     fewest = list[int]()
     for of in blocks:
-        for kind in dict.fromkeys(of.kinds):
-            rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+        for kind, rows in of.by_kind.items():
             if not is_correlated(rows):
                 total, degrees = sums.get(kind, (0.0, 0))
                 square = float(np.square(rows.values).sum())
@@ -633,13 +636,11 @@ def _note_pairs(
     for D in np.unique(degrees[degrees > 0]).tolist():
         at = np.flatnonzero(degrees == D)
         held = squares.ravel()[at]
-        extremes = [int(held.argmin()), int(held.argmax())]
-        p = [float(two_sided(held[i], D)) for i in extremes]
-        i = extremes[int(np.argmin(p))]
+        i, p = _least_of(held, D)
         row, column = divmod(int(at[i]), squares.shape[1])
         what = f"{words[0][chunk[row]]} and {words[1][column]} do not go together as declared: "
         what += f"their sum or difference has {held[i] / D:.3g} times its variance (n = {D:.0f})"
-        found.note(min(p), tests=len(at), what=what)
+        found.note(p, tests=len(at), what=what)
 
 
 def _note_unequal(

@@ -65,6 +65,14 @@ class Rows:
             noise=self.noise[at],
         )
 
+    @property
+    def by_kind(self) -> dict[str, Rows]:
+        """The rows of each kind."""
+        kinds = np.array(self.kinds)
+        return {
+            kind: self.only(np.flatnonzero(kinds == kind)) for kind in dict.fromkeys(self.kinds)
+        }
+
 
 def deviations(of: Residual) -> np.ndarray:
     """(R,) declared deviation of each row's noise."""
@@ -73,34 +81,28 @@ def deviations(of: Residual) -> np.ndarray:
 
 def scaled(residuals: Sequence[Residual], *, before: int, all_sources: int) -> Rows:
     """The rows with noise of one round and block; `before` sources of other rounds come first."""
-    from scipy.sparse import csr_array, diags_array, vstack
+    from scipy.sparse import csr_array, diags_array
 
-    rounds, names, kinds = list[int](), list[str](), list[str]()
-    values, noise = list[np.ndarray](), list[csr_array]()
-    rounding, resolution = list[np.ndarray](), list[np.ndarray]()
+    found = list[Rows]()
     for of in residuals:
         # Rows with noise, in units of its deviation.
         size = deviations(of)
         at = np.flatnonzero(size)
-        rounds += [of.round] * len(at)
-        names += [of.names[i] for i in at]
-        kinds += [of.kind] * len(at)
-        values.append(of.value.numpy()[at] / size[at, None])
         whole = size[at] * math.sqrt(of.value.shape[1])
-        rounding.append(of.rounding.numpy()[at] / whole)
-        resolution.append(of.resolution.numpy()[at] / whole)
         unit = csr_array(diags_array(1.0 / size[at]) @ of.noise[at])
         placed = (unit.data, unit.indices + before, unit.indptr)
-        noise.append(csr_array(placed, shape=(len(at), all_sources)))
-    return Rows(
-        rounds=rounds,
-        names=names,
-        kinds=kinds,
-        values=np.concatenate(values),
-        rounding=np.concatenate(rounding),
-        resolution=np.concatenate(resolution),
-        noise=csr_array(vstack(noise)),
-    )
+        found.append(
+            Rows(
+                rounds=[of.round] * len(at),
+                names=[of.names[i] for i in at],
+                kinds=[of.kind] * len(at),
+                values=of.value.numpy()[at] / size[at, None],
+                rounding=of.rounding.numpy()[at] / whole,
+                resolution=of.resolution.numpy()[at] / whole,
+                noise=csr_array(placed, shape=(len(at), all_sources)),
+            )
+        )
+    return stacked(found)
 
 
 def is_correlated(of: Rows) -> bool:
@@ -118,8 +120,7 @@ def whitened(of: Rows) -> list[Rows]:
     from scipy.sparse import csr_array, eye_array
 
     found = []
-    for kind in dict.fromkeys(of.kinds):
-        rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+    for kind, rows in of.by_kind.items():
         if len(rows.names) > _MOST_WHITENED or not is_correlated(rows):
             continue
         # Eigenvectors of the declared covariance, as far as rounding does not hide them.
@@ -168,19 +169,12 @@ _SHARE = 0.2  # of a coordinate's deviation: most that rounding may put on it
 
 
 class Pool(NamedTuple):
-    """Independent rows of unit variance.
+    """Independent rows of unit variance."""
 
-    Attributes:
-        kind: of the rows, such as "message model".
-        values: (n, D).
-        names: (n,) of the rows, with their rounds.
-        parts: the tensors that the coordinates belong to.
-    """
-
-    kind: str
-    values: NDArray[np.float64]
-    names: list[str]
-    parts: Sequence[Part]
+    kind: str  # of the rows, such as "message model"
+    values: NDArray[np.float64]  # (n, D)
+    names: list[str]  # (n,) of the rows, with their rounds
+    parts: Sequence[Part]  # the tensors that the coordinates belong to
 
 
 def pooled(
@@ -200,8 +194,7 @@ def pooled(
     """
     groups: dict[tuple[str, int], list[Rows]] = {}
     for of in blocks:
-        for kind in dict.fromkeys(of.kinds):
-            rows = of.only(np.flatnonzero(np.array(of.kinds) == kind))
+        for kind, rows in of.by_kind.items():
             if not is_correlated(rows):
                 groups.setdefault((kind, rows.values.shape[1]), []).append(rows)
     for of in white:
@@ -230,7 +223,6 @@ def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
     """Note the counts of all values, and the largest.
 
     Args:
-        found: where they are noted.
         values: independent, of unit variance; any shape.
         what: the values in words, as in "the noise of every message model".
     """
@@ -287,9 +279,7 @@ def note_coordinates(found: Finding, values: NDArray[np.float64], names: list[st
     """Note the tests of every row.
 
     Args:
-        found: where they are noted.
         values: (n, D) rows of unit variance.
-        names: (n,) of the rows.
     """
     if values.shape[1] < _FEW_COORDINATES:
         return

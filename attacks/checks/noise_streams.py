@@ -15,16 +15,18 @@ That no other run shares any is for the check of `secrecy`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ...training.algorithms.algorithm import Bound
-from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
+from ...training.engine.recording import AddedNoise
 from ...training.engine.setting import Setting
 from ...training.noise_tests.laws import many, two_sided
 from ...training.tracing.linear_forms import NoiseSources
@@ -66,9 +68,7 @@ def note_values(
     """Note how many sizes are equal.
 
     Args:
-        found: where they are noted.
         rows: (n, D) numbers as they were made, in the precision of the run.
-        names: (n,) of the rows.
         parts: the tensors of a row.
         what: all of it in words.
     """
@@ -178,6 +178,45 @@ class _Sources(NamedTuple):
     values: NDArray[np.floating]
 
 
+@dataclass(frozen=True)
+class _Run:
+    """A run by its parts, of which noise alone is drawn."""
+
+    setting: Setting
+    bound: Bound
+    traces: AlgorithmTrace
+    randomness: SecretRandomness
+
+    @property
+    def planned(self) -> int:
+        return sum(count for _, count in self.traces.rounds)
+
+    def bare(
+        self, rounds: Sequence[int], *, width: int = _WIDTH, start: bool = True, seconds: float
+    ) -> tuple[list[BareRound], str]:
+        engine = bare_engine(
+            self.setting,
+            self.bound,
+            width=width,
+            randomness=self.randomness,
+            scripts=self.traces.scripts,
+        )
+        return bare_rounds(engine, rounds=rounds, start=start, seconds=seconds)
+
+    def normal(self, number: int, call: int, rows: range, *, width: int) -> Tensor:
+        return self.randomness.normal(
+            round=number,
+            call=call,
+            rows=list(rows),
+            width=width,
+            dtype=self.setting.dtype,
+            device=self.setting.device,
+        ).cpu()
+
+
+_Part = tuple[int, int, range, Tensor]  # round, call, rows and their numbers
+
+
 def stream_check(
     setting: Setting,
     bound: Bound,
@@ -189,32 +228,25 @@ def stream_check(
     """Draw the noise of the planned rounds, and look for noise that is not new or not right.
 
     Args:
-        setting: graph, model and data of the run.
-        bound: the algorithm with its numbers.
-        traces: of all planned rounds, at the noise of the run.
-        randomness: of the run.
         generator: chooses rounds where not all are run.
     """
-    planned = sum(count for _, count in traces.rounds)
-    made, broken = _bare(setting, bound, traces, planned, randomness, generator)
+    run = _Run(setting, bound, traces, randomness)
+    made, broken = _bare(run, generator)
     ran = {one.number for one in made}
     exact, spread, shapes = Finding(), Finding(), Finding()
     # Sources of rounds that ran, and of the others by their seeds alone.
-    sources = [_drawn(made, setting, randomness)]
-    sources.append(_by_hand(setting, traces, ran, randomness, width=sources[0].values.shape[1]))
-    every = _Sources(
-        np.concatenate([of.places for of in sources]), np.concatenate([of.values for of in sources])
-    )
+    width = max((z.shape[1] for one in made for z in one.sources), default=_WIDTH)
+    every = _joined([*_drawn(run, made, width=width), *_by_hand(run, ran, width=width)])
     _note_added(exact, made)
     _note_equal(exact, every)
     _note_spread(spread, every)
-    looked_at = _note_shapes(shapes, setting, bound, traces, planned, randomness)
+    looked_at = _note_shapes(shapes, run)
     whole = Finding.of([exact, spread, shapes])
     rounds = len(set(every.places[:, 0].tolist()) - {0})
     words = (
         f"the first {every.values.shape[1]} numbers of {len(every.places):,} sources of noise "
-        f"were drawn, of {rounds:,} of {planned:,} planned rounds ({len(ran - {0}):,} by running "
-        f"them without records), and compared up to sign and scale; {looked_at:,} numbers "
+        f"were drawn, of {rounds:,} of {run.planned:,} planned rounds ({len(ran - {0}):,} by "
+        f"running them without records), and compared up to sign and scale; {looked_at:,} numbers "
         "were looked at for their shape"
     )
     # A function of the step may need the width of the run's own model.
@@ -222,22 +254,10 @@ def stream_check(
     return whole.check(_NAME, words, beside=beside)
 
 
-def _bare(
-    setting: Setting,
-    bound: Bound,
-    traces: AlgorithmTrace,
-    planned: int,
-    randomness: SecretRandomness,
-    generator: np.random.Generator,
-) -> tuple[list[BareRound], str]:
+def _bare(run: _Run, generator: np.random.Generator) -> tuple[list[BareRound], str]:
     """Half of the time from the first round on, the rest in rounds that are drawn, and the last."""
-
-    def engine() -> Engine:
-        return bare_engine(
-            setting, bound, width=_WIDTH, randomness=randomness, scripts=traces.scripts
-        )
-
-    made, broken = bare_rounds(engine(), rounds=range(1, planned + 1), seconds=_SECONDS / 2.0)
+    planned, half = run.planned, _SECONDS / 2.0
+    made, broken = run.bare(range(1, planned + 1), seconds=half)
     left = np.arange(made[-1].number + 1 if made else 1, planned + 1)
     if broken or not len(left):
         return made, broken
@@ -245,117 +265,75 @@ def _bare(
     more = min(len(left), max(2, len(made)))
     chosen = set(generator.choice(left, size=more, replace=False).tolist())
     chosen |= set(range(max(int(left[0]), planned - more // 4), planned + 1))
-    later, broken = bare_rounds(
-        engine(), rounds=sorted(chosen), start=False, seconds=_SECONDS / 2.0
-    )
+    later, broken = run.bare(sorted(chosen), start=False, seconds=half)
     return made + later, broken
 
 
-def _drawn(made: Sequence[BareRound], setting: Setting, randomness: SecretRandomness) -> _Sources:
+def _drawn(run: _Run, made: Sequence[BareRound], *, width: int) -> Iterator[_Part]:
     """All sources of rounds that ran; those of single numbers, such as counts, are drawn longer."""
-    width = max((z.shape[1] for bare_round in made for z in bare_round.sources), default=_WIDTH)
-    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
-    for bare_round in made:
-        for call, z in enumerate(bare_round.sources):
-            at = np.empty((len(z), 3), dtype=np.int64)
-            at[:, 0], at[:, 1], at[:, 2] = bare_round.number, call, np.arange(len(z))
-            places.append(at)
-            if z.shape[1] < width:
-                z = randomness.normal(
-                    round=bare_round.number,
-                    call=call,
-                    rows=list(range(len(z))),
-                    width=width,
-                    dtype=setting.dtype,
-                    device=setting.device,
-                ).cpu()
-            values.append(z.numpy())
-    return _joined(places, values)
+    for one in made:
+        for call, z in enumerate(one.sources):
+            rows = range(len(z))
+            long = z if z.shape[1] >= width else run.normal(one.number, call, rows, width=width)
+            yield one.number, call, rows, long
 
 
-def _by_hand(
-    setting: Setting,
-    traces: AlgorithmTrace,
-    ran: set[int],
-    randomness: SecretRandomness,
-    *,
-    width: int,
-) -> _Sources:
+def _by_hand(run: _Run, ran: set[int], *, width: int) -> Iterator[_Part]:
     """Sources of rounds that did not run, drawn as a round draws them.
 
     A few of every round, and all of as many rounds, evenly over the run, as the work allows.
     """
-    by_round = [one for one, count in traces.rounds for _ in range(count)]
+    by_round = [one for one, count in run.traces.rounds for _ in range(count)]
     left = [number for number in range(1, len(by_round) + 1) if number not in ran]
     sizes = [
         [group.size for group in one.groups if isinstance(group, NoiseSources)] for one in by_round
     ]
     step = max(1, -(-sum(sum(sizes[number - 1]) for number in left) // _MOST_ROWS))
     whole = set(left[::-1][::step])  # the last one is among them
-    places, values = list[NDArray[np.int64]](), list[NDArray[np.floating]]()
     for number in left[:: max(1, -(-len(left) // (_MOST_ROWS // _SOME)))]:
-        whole_ = number in whole
         for call, size in enumerate(sizes[number - 1]):
-            rows = list(range(size)) if whole_ else list(range(0, size, max(1, size // _SOME)))
-            z = randomness.normal(
-                round=number,
-                call=call,
-                rows=rows,
-                width=width,
-                dtype=setting.dtype,
-                device=setting.device,
-            )
-            places.append(np.array([(number, call, row) for row in rows]).reshape(-1, 3))
-            values.append(z.cpu().numpy())
-    return _joined(places, values)
+            rows = range(0, size, 1 if number in whole else max(1, size // _SOME))
+            yield number, call, rows, run.normal(number, call, rows, width=width)
 
 
-def _joined(
-    places: Sequence[NDArray[np.int64]], values: Sequence[NDArray[np.floating]]
-) -> _Sources:
-    if not places:
-        return _Sources(np.zeros((0, 3), dtype=np.int64), np.zeros((0, _WIDTH)))
-    return _Sources(np.concatenate(places), np.concatenate(values))
+def _joined(parts: Sequence[_Part]) -> _Sources:
+    places = [(number, call, row) for number, call, rows, _ in parts for row in rows]
+    values = [z.numpy() for *_, z in parts] or [np.zeros((0, _WIDTH))]
+    return _Sources(np.array(places, dtype=np.int64).reshape(-1, 3), np.concatenate(values))
 
 
 def _note_added(found: Finding, made: Sequence[BareRound]) -> None:
     """What is added is std times the factor times the sources."""
-    what, worst = "", 0
-    for bare_round in made:
-        pairs = zip(bare_round.sources, bare_round.added, strict=False)
-        if len(bare_round.sources) != len(bare_round.added):
-            what = (
-                what
-                or f"round {bare_round.number} adds noise that does not come from its randomness"
-            )
-        # What should be added, and the size that its rounding is relative to.
-        for call, (z, added) in enumerate(pairs):
-            sources = z.double()
-            mixed = (
-                sources if added.factor is None else added.factor.double() @ sources
-            ) * added.std
-            size = (
-                sources.abs()
-                if added.factor is None
-                else added.factor.double().abs() @ sources.abs()
-            ) * abs(added.std)
-            if added.active is not None:  # an absent agent makes no noise
-                mixed = mixed * added.active.double()[:, None]
-            rows = added.rows.double()
-            worst += len(rows)
-            if rows.shape != mixed.shape:
-                what = what or f"noise call {call} of round {bare_round.number} has another shape"
-                continue
-            wrong = ~((rows - mixed).abs() <= 16.0 * torch.finfo(added.rows.dtype).eps * size)
-            if wrong.any() and not what:
-                row = int(wrong.any(dim=1).nonzero()[0])
-                share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
-                what = (
-                    f"row {row} of noise call {call} in round {bare_round.number} is not what was "
-                    f"requested: it is {share:.3g} times as long as its sources at the declared "
-                    "deviation"
-                )
-    found.exact(not what, what, tests=max(worst, 1))
+    faults, rows = list[str](), 0
+    for one in made:
+        if len(one.sources) != len(one.added):
+            faults.append(f"round {one.number} adds noise that does not come from its randomness")
+        for call, (z, added) in enumerate(zip(one.sources, one.added, strict=False)):
+            rows += len(added.rows)
+            if fault := _wrongly_added(z, added):
+                faults.append(fault.format(call=call, number=one.number))
+    found.exact(not faults, faults[0] if faults else "", tests=max(rows, 1))
+
+
+def _wrongly_added(z: Tensor, added: AddedNoise) -> str:
+    # What should be added, and the size that its rounding is relative to.
+    mixed, size, rows = z.double(), z.double().abs(), added.rows.double()
+    if added.factor is not None:
+        mixed, size = added.factor.double() @ mixed, added.factor.double().abs() @ size
+    mixed, size = mixed * added.std, size * abs(added.std)
+    if added.active is not None:  # an absent agent makes no noise
+        mixed = mixed * added.active.double()[:, None]
+    if rows.shape != mixed.shape:
+        return "noise call {call} of round {number} has another shape"
+    wrong = ~((rows - mixed).abs() <= 16.0 * torch.finfo(added.rows.dtype).eps * size)
+    if not wrong.any():
+        return ""
+    row = int(wrong.any(dim=1).nonzero()[0])
+    share = float(rows[row].norm() / mixed[row].norm().clamp(min=1e-300))
+    return (
+        f"row {row} of noise call {{call}} in round {{number}} is not what was requested: it is "
+        f"{share:.3g} times as long as its sources at the declared deviation"
+    )
 
 
 def _note_equal(found: Finding, of: _Sources) -> None:
@@ -434,30 +412,22 @@ def _note_sums(
     )
 
 
-def _note_shapes(
-    found: Finding,
-    setting: Setting,
-    bound: Bound,
-    traces: AlgorithmTrace,
-    planned: int,
-    randomness: SecretRandomness,
-) -> int:
+def _note_shapes(found: Finding, run: _Run) -> int:
     """Shape and sameness of many numbers of one more bare run; how many there were."""
-    rows = sum(g.size for g in traces.rounds[0][0].groups if isinstance(g, NoiseSources))
+    rows = sum(g.size for g in run.traces.rounds[0][0].groups if isinstance(g, NoiseSources))
     if not rows:
         return 0
-    count = min(planned, 4)
+    count = min(run.planned, 4)
     width = max(_WIDTH, min(2**15, _SHAPE_VALUES // (rows * count)))
-    engine = bare_engine(setting, bound, width=width, randomness=randomness, scripts=traces.scripts)
-    made, _ = bare_rounds(engine, rounds=range(1, count + 1), start=False, seconds=_SECONDS)
-    drawn = _drawn(made, setting, randomness)
+    made, _ = run.bare(range(1, count + 1), width=width, start=False, seconds=_SECONDS)
+    width = max((z.shape[1] for one in made for z in one.sources), default=_WIDTH)
+    drawn = _joined(list(_drawn(run, made, width=width)))
     if not len(drawn.values):
         return 0
     names = [
         f"source {row} of noise call {call} in round {round_}"
         for round_, call, row in drawn.places.tolist()
     ]
-    whole = [Part("all coordinates", 0, (drawn.values.shape[1],))]
     note_shape(found, drawn.values.astype(np.float64), "the sources of noise")
-    note_values(found, drawn.values, names, whole[:0], "the sources of noise")
+    note_values(found, drawn.values, names, (), "the sources of noise")
     return int(drawn.values.size)

@@ -31,19 +31,12 @@ _MOST_DRAWS = 1e4  # holders times rounds, up to which rounds are drawn for that
 
 
 class Drawn(NamedTuple):
-    """What is drawn anew in every round.
+    """What is drawn anew in every round."""
 
-    Attributes:
-        rate: q, the chance of each to take part.
-        members: (T, n) whether it did.
-        named: each in words, by its place.
-        together: r, the chance of two to do so in one round; q^2 when None.
-    """
-
-    rate: float
-    members: NDArray[np.bool_]
-    named: Callable[[int], str]
-    together: float | None = None
+    rate: float  # q, the chance of each to take part
+    members: NDArray[np.bool_]  # (T, n) whether it did
+    named: Callable[[int], str]  # each in words, by its place
+    together: float | None = None  # r, the chance of two to do so in one round; q^2 when None
 
 
 def rounds_for_pairs(rate: float, *, holders: int) -> int:

@@ -29,29 +29,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WatchedRound:
-    """One round of a watched run.
+    """One round of a watched run."""
 
-    Attributes:
-        number: of the round; 0 is the start.
-        trace: the round on symbols, at the noise of the run.
-        recorded: what it drew and computed.
-        messages: what crossed the links, in the order of sending.
-        before: the Agents fields of the state that it began with; none at the start.
-        after: those of the state that it returned.
-        planted: the batches that were given instead of drawn.
-        calls: of the functions that the step gave, one an agent.
-        public: the public tensors of the state that it began with.
-    """
-
-    number: int
-    trace: RoundTrace
-    recorded: Recorded
-    messages: Sequence[Message]
-    before: Mapping[str, Tensor]
-    after: Mapping[str, Tensor]
-    planted: Mapping[int, Examples]
-    calls: Sequence[FunctionCall] = ()
-    public: Mapping[str, Tensor] = field(default_factory=dict)
+    number: int  # of the round; 0 is the start
+    trace: RoundTrace  # the round on symbols, at the noise of the run
+    recorded: Recorded  # what it drew and computed
+    messages: Sequence[Message]  # what crossed the links, in the order of sending
+    before: Mapping[str, Tensor]  # Agents fields of the state that it began with; none at the start
+    after: Mapping[str, Tensor]  # those of the state that it returned
+    planted: Mapping[int, Examples]  # the batches that were given instead of drawn
+    calls: Sequence[FunctionCall] = ()  # of the functions that the step gave, one an agent
+    public: Mapping[str, Tensor] = field(default_factory=dict)  # tensors of the state before
 
     @property
     def noise_columns(self) -> np.ndarray:
@@ -148,25 +136,15 @@ _KINK = 0.1  # of the clip bound: what one record's gradient may jump by in floa
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Residual:
-    """The residuals of one message or one field of the state, a row for each sender or agent.
+    """The residuals of one message or one field of the state, a row for each sender or agent."""
 
-    Attributes:
-        round: the number of the round.
-        kind: "message cross-gradient", "state x"; numbered where a round sends several.
-        names: (R,) each row in words.
-        value: (R, D) float64, the residuals.
-        rounding: (R,) Euclidean norm that rounding may account for.
-        resolution: (R,) Euclidean norm that it usually has.
-        noise: (R, N) the declared rows of B, over the noise sources of the round.
-    """
-
-    round: int
-    kind: str
-    names: list[str]
-    value: Tensor
-    rounding: Tensor
-    resolution: Tensor
-    noise: csr_array
+    round: int  # the number of the round
+    kind: str  # "message cross-gradient", "state x"; numbered where a round sends several
+    names: list[str]  # (R,) each row in words
+    value: Tensor  # (R, D) float64, the residuals
+    rounding: Tensor  # (R,) Euclidean norm that rounding may account for
+    resolution: Tensor  # (R,) Euclidean norm that it usually has
+    noise: csr_array  # (R, N) the declared rows of B, over the noise sources of the round
 
     def recorded_noise(self, watched: WatchedRound) -> Tensor:
         """(R, D) B z: the noise in rows, from what the run recorded."""
@@ -189,11 +167,7 @@ class _Column(NamedTuple):
 
 
 class Residuals:
-    """Residuals of the rounds of one setting.
-
-    Args:
-        setting: graph, model and data of the run.
-    """
+    """Residuals of the rounds of one setting."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -332,17 +306,11 @@ def _norms(*values: Tensor) -> np.ndarray:
 
 
 class Part(NamedTuple):
-    """A tensor of parameters, as coordinates of a row.
+    """A tensor of parameters, as coordinates of a row."""
 
-    Attributes:
-        name: of the parameter.
-        start: its first coordinate.
-        shape: of the tensor.
-    """
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
+    name: str  # of the parameter
+    start: int  # its first coordinate
+    shape: tuple[int, ...]  # of the tensor
 
     @property
     def stop(self) -> int:
@@ -397,11 +365,7 @@ class _Group:
 
 
 class RecordedColumns:
-    """The values of a round's columns, all as the run recorded them.
-
-    Args:
-        watched: a round that did what was traced.
-    """
+    """The values of a round's columns, all as the run recorded them."""
 
     def __init__(self, watched: WatchedRound) -> None:
         self._groups, units = list[_Group](), [torch.finfo(torch.float64).eps]

@@ -90,40 +90,24 @@ class ForcedRound:
 
 
 class Change(NamedTuple):
-    """What is changed in one agent's data in one round.
+    """What is changed in one agent's data in one round."""
 
-    Attributes:
-        position: of the record that is flipped; None where one is added.
-        record: one record (1, *shape) and its target (1,): the one that is added, or the stand-in.
-    """
-
-    position: int | None
-    record: Examples
+    position: int | None  # of the record that is flipped; None where one is added
+    record: Examples  # (1, *shape) and its target (1,): the one that is added, or the stand-in
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Differences:
-    """How a round on neighbouring data differs from the first one.
+    """How a round on neighbouring data differs from the first one."""
 
-    Attributes:
-        given: of each value that an operation was given, in the rows of its base, float64.
-        contributions: of each of `Recorded.contributions`.
-        moved: the lengths of these, (rows,); of all replays together where two are compared.
-        end: of each Agents field of the state that was returned.
-        messages: whether the messages that left are those of the first run.
-        functions: whether functions got the same values, secrets apart, and gave the same.
-        noise: whether the same noise was drawn.
-        taken_out: agents whose record took part in the first run, and not in this one.
-    """
-
-    given: Sequence[Tensor]
-    contributions: Sequence[Tensor]
-    moved: Sequence[Tensor]
-    end: Mapping[str, Tensor]
-    messages: bool
-    functions: bool
-    noise: bool
-    taken_out: frozenset[int]
+    given: Sequence[Tensor]  # of each value an operation was given, in rows of its base, float64
+    contributions: Sequence[Tensor]  # of each of `Recorded.contributions`
+    moved: Sequence[Tensor]  # their lengths (rows,); of all replays together where two are compared
+    end: Mapping[str, Tensor]  # of each Agents field of the state that was returned
+    messages: bool  # whether the messages that left are those of the first run
+    functions: bool  # whether functions got the same values, secrets apart, and gave the same
+    noise: bool  # whether the same noise was drawn
+    taken_out: frozenset[int]  # agents whose record took part in the first run, and not in this one
 
     def beside(self, other: Differences) -> Differences:
         """How the round differs from another replay of it, in place of the first run."""
@@ -143,6 +127,9 @@ class Replay(Engine):
 
     Args:
         run: a watched run, without ranks.
+
+    Attributes:
+        moved: where another record's place in a batch changed, in words; empty where nowhere.
     """
 
     keeps_to_turns = False  # a record that is changed takes part in every round
@@ -153,7 +140,7 @@ class Replay(Engine):
         self._changes: Mapping[int, Change] = {}
         self._taken_out = frozenset[int]()
         self._batches: Mapping[int, Tensor] = {}
-        self._moved = ""
+        self.moved = ""
         setting, like = run.setting, run.engine
         if like.layout != "given":
             # The layout in use: another one would round otherwise.
@@ -169,11 +156,6 @@ class Replay(Engine):
         self._as_it_was, self._store = self.setting, dict(self._shards)
         self._forced: ForcedRound | None = None
 
-    @property
-    def moved(self) -> str:
-        """Where another record's place in a batch changed, in words; empty where nowhere."""
-        return self._moved
-
     def draw_batch(self, *, call: int, agent: int, **how: Any) -> Tensor:
         """See `Engine.draw_batch`; a record that is changed takes part where it did not."""
         drawn = super().draw_batch(call=call, agent=agent, **how)
@@ -184,10 +166,9 @@ class Replay(Engine):
         change = self._changes.get(agent)
         records = len(self._as_it_was.shards[agent].targets)
         at = records if change is None or change.position is None else change.position
-        others, first = drawn[drawn != at], before
-        first = first[first != at]
-        if not torch.equal(others.sort().values, first.sort().values) and not self._moved:
-            self._moved = f"batch {call} of agent {agent}"
+        others, first = drawn[drawn != at], before[before != at]
+        if not torch.equal(others.sort().values, first.sort().values) and not self.moved:
+            self.moved = f"batch {call} of agent {agent}"
         others = self._batches.get(agent, others)
         if change is None or agent in self._taken_out:
             return others
@@ -212,7 +193,6 @@ class Replay(Engine):
         """Make a round again.
 
         Args:
-            watched: the round.
             changes: by agent; none of an agent whose batch was planted.
             shards: of agents whose records are all others, as many as they were.
             batches: of agents whose batches hold other positions than were drawn, before a record
@@ -225,7 +205,7 @@ class Replay(Engine):
             ValueError, TypeError, ArithmeticError, RuntimeError: the round does something else on
                 the other records, or fails.
         """
-        self._first, self._changes, self._moved = watched, changes, ""
+        self._first, self._changes, self.moved = watched, changes, ""
         self._batches = batches or {}
         self._taken_out = frozenset(
             agent for agent, change in changes.items() if _takes_part(watched, agent, change)
@@ -238,11 +218,8 @@ class Replay(Engine):
             self._run.again(self, watched, recorded=recorded)
         finally:
             self._first = None
-        assert self._forced is not None  # noqa: S101 - for the type checker
-        host = torch.device("cpu")
-        made, differences = placed(calls.calls, host), placed(self._forced.differences, host)
-        hides = self._forced.hides
-        return self._differences(watched, to_cpu(recorded), made, differences, hides)
+        made = placed(calls.calls, torch.device("cpu"))
+        return self._differences(watched, to_cpu(recorded), made)
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""
@@ -263,22 +240,17 @@ class Replay(Engine):
         self.setting = replace(self._as_it_was, shards=shards, users=users, turns=turns)
 
     def _differences(
-        self,
-        watched: WatchedRound,
-        recorded: Recorded,
-        calls: Sequence[FunctionCall],
-        given: Sequence[Tensor],
-        hides: Sequence[bool],
+        self, watched: WatchedRound, recorded: Recorded, calls: Sequence[FunctionCall]
     ) -> Differences:
-        first, agents = watched.recorded, self.setting.graph.agents
-        hides = [hidden for hidden in hides for _ in range(agents)]
-        after = self.snapshot()
+        assert self._forced is not None  # noqa: S101 - for the type checker
+        first, agents, after = watched.recorded, self.setting.graph.agents, self.snapshot()
+        hides = [hidden for hidden in self._forced.hides for _ in range(agents)]
         changes = [
             new.double() - old.double()
             for new, old in zip(recorded.contributions, first.contributions, strict=True)
         ]
         return Differences(
-            given=given,
+            given=placed(self._forced.differences, torch.device("cpu")),
             contributions=changes,
             moved=[change.norm(dim=1) for change in changes],
             end={
@@ -323,11 +295,12 @@ def _tensors(calls: Sequence[FunctionCall], hides: Sequence[bool]) -> list[Tenso
 
 
 def _same(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    """Whether values are equal; numbers that are none equal each other."""
-    return len(some) == len(others) and all(
-        torch.equal(a, b) or (a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num()))
-        for a, b in zip(some, others, strict=True)
-    )
+    return len(some) == len(others) and all(map(same_numbers, some, others))
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Whether two values are equal; numbers that are none equal each other."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 # Hold how a round differs on neighbouring data against what its trace says of one record.
@@ -336,29 +309,17 @@ _KINK = 0.1  # of the clip bound: what one record's gradient may jump by in floa
 
 
 class Verdict(NamedTuple):
-    """What was found in one replay of a round.
+    """What was found in one replay of a round."""
 
-    Attributes:
-        fault: in words; empty where there is none.
-        agent: whose record it is, where that is known.
-        share: the largest influence of a record over its bound, among those within.
-        compared: how many values were.
-        refused: whether the engine ended the round, since a number was not finite.
-    """
-
-    fault: str
-    agent: int | None
-    share: float
-    compared: int
-    refused: bool = False
+    fault: str  # in words; empty where there is none
+    agent: int | None  # whose record it is, where that is known
+    share: float  # the largest influence of a record over its bound, among those within
+    compared: int  # how many values were
+    refused: bool = False  # whether the engine ended the round, since a number was not finite
 
 
 class Judge:
-    """Judges replays of one round.
-
-    Args:
-        watched: the round as it was first.
-    """
+    """Judges replays of one round."""
 
     def __init__(self, watched: WatchedRound) -> None:
         self._watched = watched

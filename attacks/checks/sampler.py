@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.batches.sampling import Scheme, drawing_of_cohort
+from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.participation import Draws
 from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
@@ -45,14 +45,6 @@ from .sampling_units import declared_coins, of_groups, test_turns
 from .schemes import enough_rounds, test_schemes
 from .watched_run import WatchedRun
 
-# Cohorts of a watched run: who the engine draws, and whether the rounds that ran had them.
-#
-# A cohort is held to the laws of a batch, with agents in place of records. By coins each takes part
-# with probability p, independently of all others and of all other rounds (`sampler`). Of fixed
-# size, shuffled, or of one order, cohorts are what `schemes` tests of one holder's batches: their
-# size, and that an agent is in one of an epoch at most, exactly; who is in them by its
-# distribution.
-
 _FEWEST_ROUNDS = 40
 _VARIANCE = 25.0  # of an agent's participations, which decides how many rounds are drawn
 _MOST_COINS = 2e4  # agents times rounds of coins, each of which has a stream of its own
@@ -60,43 +52,40 @@ _MOST_PLACES = 1e6  # agents times rounds of what is drawn for all of them toget
 
 
 class DrawnCohort(NamedTuple):
-    """A cohort as declared, and who is in it in rounds 1, 2, and so on: (rounds, A)."""
+    """A cohort as declared, and who is in it in rounds 1, 2, and so on: (rounds, A).
+
+    `drawing` says how it is drawn; None by coins.
+    """
 
     declared: Cohort
     members: NDArray[np.bool_]
+    drawing: Drawing | None = None
 
 
 def drawn_cohorts(run: WatchedRun, *, rounds: int | None = None) -> list[DrawnCohort]:
     """The cohorts that something is averaged under, by default in as many rounds as tests ask."""
-    every = []
+    every, agents = list[DrawnCohort](), run.setting.graph.agents
     for cohort in _declared(run):
-        count = rounds or max(_enough(cohort, run.setting.graph.agents), len(run.rounds))
+        how = drawing_of_cohort(Draws((), cohort.rate, str(cohort.scheme)), agents=agents)
+        count = rounds or max(_enough_of_cohorts(cohort, how, agents), len(run.rounds))
         drawn = [run.engine.draw_cohort(cohort, round=t + 1) for t in range(count)]
         members = np.array([one.cpu().numpy().ravel() for one in drawn], dtype=np.bool_)
-        every.append(DrawnCohort(cohort, members))
+        every.append(DrawnCohort(cohort, members, how))
     return every
 
 
-def test_drawn_cohorts(
-    found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]
-) -> list[Drawn]:
-    """Note all tests of cohorts that are not by coins, as `test_schemes`.
-
-    Args:
-        found: where they are noted.
-        run: a watched run.
-        every: cohorts; those by coins are left to others.
-    """
-    rest = list[Drawn]()
-    for cohort, members in every:
-        drawn = drawing_of_cohort(
-            Draws((), cohort.rate, str(cohort.scheme)), agents=members.shape[1]
-        )
-        if drawn is None:
-            continue
-        of = Sampler(drawn=(drawn,), order_seed=run.setting.order_seed)
-        rest += test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
-    return rest
+def _test_cohorts(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]) -> list[Drawn]:
+    """All tests of cohorts; by coins they are batches of one holder, whose records are agents."""
+    coins, drawn = list[Batches](), list[Drawn]()
+    for cohort, members, how in every:
+        if how is None:
+            what = f"the secret cohort {cohort.call}, with agents as records"
+            coins.append(Batches(what, cohort.rate, [members]))
+        else:
+            of = Sampler(drawn=(how,), order_seed=run.setting.order_seed)
+            drawn += test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
+    test_batches(found, coins)
+    return [*(one.drawn for one in coins), *drawn]
 
 
 def cohort_words(every: Sequence[DrawnCohort]) -> str:
@@ -106,11 +95,10 @@ def cohort_words(every: Sequence[DrawnCohort]) -> str:
     >>> cohort_words(every)
     ' and cohorts of agents as declared (fixed, 0.5 of them, in 100 rounds)'
     """
-    declared = [(drawn_cohort.declared, len(drawn_cohort.members)) for drawn_cohort in every]
-    coins = ", ".join(f"{c.rate:.4g}" for c, _ in declared if c.scheme is Scheme.POISSON)
+    coins = ", ".join(f"{c.rate:.4g}" for c, *_ in every if c.scheme is Scheme.POISSON)
     others = ", ".join(
-        f"{c.scheme}, {c.rate:.4g} of them, in {rounds} rounds"
-        for c, rounds in declared
+        f"{c.scheme}, {c.rate:.4g} of them, in {len(members)} rounds"
+        for c, members, _ in every
         if c.scheme is not Scheme.POISSON
     )
     said = f" and secret cohorts of agents at the declared rates ({coins})" if coins else ""
@@ -130,7 +118,7 @@ def _declared(run: WatchedRun) -> list[Cohort]:
 
 def _note_recorded(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]) -> None:
     """Whether the rounds that ran had what the engine draws; nothing of that is left to chance."""
-    for cohort, _ in every:
+    for cohort, *_ in every:
         for watched in run.rounds:
             if cohort.call >= len(watched.recorded.cohorts):
                 continue
@@ -140,15 +128,20 @@ def _note_recorded(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]
             found.exact(same, what)
 
 
-def _enough(cohort: Cohort, agents: int) -> int:
+def _enough_of_cohorts(cohort: Cohort, how: Drawing | None, agents: int) -> int:
     """Rounds that tell a cohort from another, as far as time allows."""
-    variance = cohort.rate * (1.0 - cohort.rate)
-    wanted, most = _VARIANCE / variance if variance else 0.0, _MOST_COINS
-    wanted = max(wanted, rounds_for_pairs(cohort.rate, holders=agents))
-    drawn = drawing_of_cohort(Draws((), cohort.rate, str(cohort.scheme)), agents=agents)
-    if drawn is not None:
-        wanted, most = max(wanted, enough_rounds([drawn])), _MOST_PLACES
-    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, most / agents)))
+    if how is None:
+        return _enough(cohort.rate, agents, most=_MOST_COINS / agents)
+    wanted = enough_rounds([how])
+    return _enough(cohort.rate, agents, most=_MOST_PLACES / agents, wanted=wanted)
+
+
+def _enough(rate: float, holders: int, *, most: float, wanted: float = 0.0) -> int:
+    """Rounds in which a coin, and a pair of coins, is told from another rate."""
+    variance = rate * (1.0 - rate)
+    wanted = max(wanted, _VARIANCE / variance if variance else 0.0)
+    wanted = max(wanted, rounds_for_pairs(rate, holders=holders))
+    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, most)))
 
 
 _NAME = "sampler"
@@ -157,21 +150,13 @@ _MOST_LAG_WORK = 1e9  # records times rounds times lags
 
 
 class Batches(NamedTuple):
-    """The batches of one call of `draw` in all rounds.
+    """The batches of one call of `draw` in all rounds."""
 
-    Attributes:
-        call: of the round.
-        rate: q.
-        members: for each agent (T, n) whether a record took part in a round.
-        rounds: (T,) their numbers; 1 to T when None.
-        agents: the numbers of the agents; 0, 1, ... when None.
-    """
-
-    call: int | str
-    rate: float
-    members: Sequence[np.ndarray]
-    rounds: Sequence[int] | None = None
-    agents: Sequence[int] | None = None
+    call: int | str  # of the round
+    rate: float  # q
+    members: Sequence[np.ndarray]  # for each agent (T, n) whether a record took part in a round
+    rounds: Sequence[int] | None = None  # (T,) their numbers; 1 to T when None
+    agents: Sequence[int] | None = None  # the numbers of the agents; 0, 1, ... when None
 
     def round(self, t: int) -> int:
         """The number of a round by its place."""
@@ -226,9 +211,7 @@ def sampler_check(run: WatchedRun) -> Check:
     # Cohorts of agents, where the step draws any.
     cohorts = drawn_cohorts(run)
     _note_recorded(finding, run, cohorts)
-    coins = _of_coins(cohorts)
-    test_batches(finding, coins)
-    drawn += [*(one.drawn for one in coins), *test_drawn_cohorts(finding, run, cohorts)]
+    drawn += _test_cohorts(finding, run, cohorts)
     pairs, by_pair = test_pairs(drawn)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
@@ -251,7 +234,6 @@ def test_batches(found: Finding, every: Sequence[Batches]) -> None:
     """Note all tests of batches, whoever drew them.
 
     Args:
-        found: where they are noted.
         every: one for each call of a round.
     """
     for batches in every:
@@ -297,7 +279,6 @@ def drawn_batches(
 
     Args:
         found: where it is noted if one holds a record twice, or a user in part.
-        run: a watched run.
         rounds: how many by the rate and the number of agents; as many as the tests of the sampler
             ask for when None.
     """
@@ -309,10 +290,12 @@ def drawn_batches(
     for call, coins in sorted(steady.items()):
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         # Rounds enough to tell the rate, as far as draws and turns go.
-        count = _enough_sampler(rate, sizes) if rounds is None else rounds(rate, len(sizes))
-        if rounds is None and run.setting.sampler is not None:
-            most = math.ceil(_MOST_DRAWS / max(sum(sizes), 1))
-            count = max(count, min(enough_rounds(run.setting.sampler.drawn), most))
+        if rounds is None:
+            orders = enough_rounds(run.setting.sampler.drawn) if run.setting.sampler else 0
+            most = _MOST_DRAWS / max(sum(sizes), 1)
+            count = _enough(rate, len(sizes), most=most, wanted=orders)
+        else:
+            count = rounds(rate, len(sizes))
         if (turns := run.setting.turns) is not None:
             count = min(turns.rounds, count * turns.pattern.stretch(turns.rounds))
         count = max(count, len(run.rounds) - 1) if rounds is None else count
@@ -326,22 +309,6 @@ def drawn_batches(
                 found.note(once * 1.0, tests=int(not once), what=f"{where} holds a record twice")
         every.append(Batches(call, rate, members))
     return every
-
-
-def _of_coins(cohorts: Sequence[DrawnCohort]) -> list[Batches]:
-    """Secret cohorts by coins as batches of one holder, whose records are the agents."""
-    return [
-        Batches(f"the secret cohort {c.call}, with agents as records", c.rate, [members])
-        for c, members in cohorts
-        if c.scheme is Scheme.POISSON
-    ]
-
-
-def _enough_sampler(rate: float, sizes: Sequence[int]) -> int:
-    variance = rate * (1.0 - rate)
-    wanted = _VARIANCE / variance if variance else 0.0
-    wanted = max(wanted, rounds_for_pairs(rate, holders=len(sizes)))
-    return math.ceil(max(_FEWEST_ROUNDS, min(wanted, _MOST_DRAWS / max(sum(sizes), 1))))
 
 
 def _test_counts(found: Finding, batches: Batches) -> None:

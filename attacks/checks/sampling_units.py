@@ -23,10 +23,8 @@ from ...training.noise_tests.laws import binomial
 from ...training.tracing.linear_forms import Contributions
 from .recording import WatchedRound
 from .result import Finding
-from .schemes import exactly
+from .schemes import Bools, exactly
 from .watched_run import WatchedRun
-
-Bools = NDArray[np.bool_]
 
 
 class Coins(NamedTuple):
@@ -62,9 +60,7 @@ class Coins(NamedTuple):
 
         Args:
             found: where it is noted if one is; nothing of that is left to chance.
-            run: a watched run.
             at: (B,) positions of the batch.
-            agent: whose.
             where: the batch in words.
         """
         if self.per is Per.RECORD:
@@ -104,11 +100,7 @@ def test_turns(
     """Note all tests of the batches of one call of `draw` in turns.
 
     Args:
-        found: where they are noted.
-        turns: whose turn it is said to be.
-        shards: the records of each agent.
         members: for each agent (T, n) whether a record took part in a round, from round 1 on.
-        call: of `draw` in the round.
     """
     for agent, of in enumerate(members):
         who, rounds = f"of agent {agent} (call {call})", np.arange(1, len(of) + 1)
@@ -152,12 +144,7 @@ def _test_left_out(
 
 
 def of_groups(turns: Participation, members: Sequence[Bools]) -> list[Bools]:
-    """In a cycle the records of one group in the rounds of their turns, (turns, records) each.
-
-    Args:
-        turns: whose turn it is said to be.
-        members: as of `test_turns`.
-    """
+    """In a cycle the records of one group in the rounds of their turns, (turns, records) each."""
     if turns.pattern.kind is not PatternKind.CYCLE:
         return []
     b, parts = turns.pattern.number, list[Bools]()

@@ -57,10 +57,8 @@ def test_schemes(
     """Note all tests of the batches of one call of `draw`, but for those of pairs.
 
     Args:
-        found: where they are noted.
         sampler: how batches are said to be drawn.
         members: for each agent (T, n) whether a record took part in a round, from round 1 on.
-        call: of `draw` in the round.
         rate: of Poisson batches that are cut.
 
     Returns:
@@ -105,15 +103,20 @@ def exactly(found: Finding, holds: Bools, words: str) -> None:
     found.exact(not bad.size, words + where, tests=max(len(holds), 1))
 
 
-def _hoeffding(counts: Counts, trials: Counts, rates: Floats) -> Floats:
+def _hoeffding(counts: Counts | int, trials: int, rate: float) -> Floats:
     """Two-sided bounds on p of counts whose tails are at most those of Bin(trials, rate)."""
-    n, q = np.maximum(trials, 1).astype(np.float64), np.clip(rates, 0.0, 1.0)
-    x = np.clip(counts / n, 0.0, 1.0)
+    n, q = float(max(trials, 1)), np.clip(rate, 0.0, 1.0)
+    x = np.clip(np.asarray(counts) / n, 0.0, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         ahead = np.where(x > 0.0, x * np.log(x / q), 0.0)
         back = np.where(x < 1.0, (1.0 - x) * np.log((1.0 - x) / (1.0 - q)), 0.0)
     apart = np.where(trials > 0, n * np.maximum(ahead + back, 0.0), 0.0)
     return np.asarray(np.minimum(1.0, 2.0 * np.exp(-apart)))
+
+
+def _note_common(found: Finding, words: str, common: int, trials: int, expected: float) -> None:
+    p = _hoeffding(common, trials, expected / max(trials, 1))
+    found.note(p, what=f"{words} where {expected:.4g} are expected")
 
 
 def mean_size(drawn: Drawing, rate: float) -> float:
@@ -162,10 +165,8 @@ def _test_kept(
             common += int(full[:, inside].sum())
             trials += one.size * len(full)
             expected += one.size * len(full) * (inside.stop - inside.start) / n
-        rate = np.array([expected / max(trials, 1)])
-        p = _hoeffding(np.array([common]), np.array([trials]), rate)
         what = f"full batches (call {call}) hold {common} records of quarter {quarter + 1} of all"
-        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")
+        _note_common(found, what, common, trials, expected)
 
 
 def _test_spread(
@@ -235,17 +236,14 @@ def _test_lags(found: Finding, of: Bools, who: str) -> None:
         common = int((of[first] & of[first + lag]).sum())
         trials = int(sizes[first + lag].sum())
         expected = float((sizes[first] * sizes[first + lag]).sum()) / n
-        rate = expected / max(trials, 1)
-        p = _hoeffding(np.array([common]), np.array([trials]), np.array([rate]))
         what = f"batches {who} {lag} rounds apart have {common} records in common"
-        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")
+        _note_common(found, what, common, trials, expected)
         shared = (of[:-lag] & of[lag:]).sum(axis=1)
         every = np.stack([shared, sizes[:-lag], sizes[lag:]])
         kinds, where = np.unique(every, axis=1, return_inverse=True)
-        alike = hypergeom.sf(kinds[0] - 1, n, kinds[1], kinds[2])[where.ravel()]
-        at = int(alike.argmin())
+        at, p = least(hypergeom.sf(kinds[0] - 1, n, kinds[1], kinds[2])[where.ravel()])
         what = f"the batches {who} in rounds {at + 1} and {at + 1 + lag} share {shared[at]} records"
-        found.note(float(alike[at]), tests=len(shared), what=what)
+        found.note(p, tests=len(shared), what=what)
 
 
 def _places(of: Bools, drawn: Drawing) -> Counts:
@@ -295,14 +293,12 @@ def _test_orders(found: Finding, places: Counts, drawn: Drawing, who: str) -> No
             np.add.at(common, (places[t], places[t + lag]), 1)
             pairs += 1
         inner = common[:m, :m].ravel()
-        trials = np.full(len(inner), pairs * drawn.size)
-        p = _hoeffding(inner, trials, np.full(len(inner), drawn.size / n))
-        at = int(p.argmin())
+        at, p = least(_hoeffding(inner, pairs * drawn.size, drawn.size / n))
         what = (
             f"batches {at // m + 1} and {at % m + 1} {who} of epochs {lag} apart have {inner[at]} "
             f"records in common where {pairs * drawn.size**2 / n:.4g} are expected"
         )
-        found.note(float(p[at]), tests=len(inner), what=what)
+        found.note(p, tests=len(inner), what=what)
 
 
 def _test_agents(
@@ -327,9 +323,5 @@ def _test_agents(
         common = int((a[:, :n] & b).sum())
         sizes = b.sum(axis=1).astype(np.int64)
         expected = float((a.sum(axis=1) * sizes).sum()) / a.shape[1]
-        trials = int(sizes.sum())
-        p = _hoeffding(
-            np.array([common]), np.array([trials]), np.array([expected / max(trials, 1)])
-        )
         what = f"agents {i} and {j} (call {call}) drew {common} equal positions"
-        found.note(float(p[0]), what=f"{what} where {expected:.4g} are expected")
+        _note_common(found, what, common, int(sizes.sum()), expected)

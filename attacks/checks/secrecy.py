@@ -32,7 +32,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,15 +40,15 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from ...privacy.batches.sampling import drawing_of_cohort
-from ...privacy.participation import Draws
+from ...training.engine.engine import Engine
 from ...training.engine.randomness import Purpose, SecretRandomness
-from ...training.noise_tests.laws import at_least, binomial
+from ...training.noise_tests.laws import at_least, binomial, least
 from ...training.tracing.trace import AlgorithmTrace
+from .frozen import Place, in_one_state
 from .result import Check, Finding
 from .sampler import drawn_batches, drawn_cohorts
 from .schemes import coincidence, mean_size
-from .watched_run import BareRound, WatchedRun, bare_engine, bare_rounds
+from .watched_run import WatchedRun, bare_engine, bare_rounds
 
 _NAME = "secrecy"
 _WIDTH = 256  # numbers of a source that are drawn
@@ -68,14 +68,9 @@ _ENTROPY = ((os, "urandom"), (os, "getrandom"), (random, "_urandom"))  # the las
 
 
 class _Entropy:
-    """What the system's entropy is taken to be: a secret key stretched, and counted.
+    """What the system's entropy is taken to be: a secret key stretched, and counted."""
 
-    Args:
-        key: secret.
-        other: of all bytes that are asked for the numbers of those that are changed.
-    """
-
-    def __init__(self, key: bytes, other: Sequence[int] = ()) -> None:
+    def __init__(self, key: bytes, other: Sequence[int] = ()) -> None:  # which bytes are others
         self._key, self._other, self.asked = key, set(other), 0
 
     def __call__(self, size: int, _flags: int = 0) -> bytes:
@@ -89,9 +84,8 @@ class _Entropy:
 
 
 @functools.cache
-def _frozen(of: Any, name: str) -> Any:
-    """What was told first, and is told whenever it is held."""
-    return getattr(of, name)()
+def _told_first(place: Place) -> Any:
+    return getattr(*place)()
 
 
 @contextlib.contextmanager
@@ -103,63 +97,40 @@ def _held(entropy: _Entropy | None) -> Iterator[None]:
     """
     mine = threading.get_ident()
 
-    def held(of: Any, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        value = None if (of, name) in _ENTROPY else _frozen(of, name)
-        given = entropy or real
+    def stand_in(place: Place) -> Any:
+        real = getattr(*place)
+        given, told = entropy or real, None if place in _ENTROPY else _told_first(place)
 
         def call(*a: Any, **k: Any) -> Any:
             if threading.get_ident() != mine:
                 return real(*a, **k)
-            return given(*a, **k) if (of, name) in _ENTROPY else value
+            return given(*a, **k) if place in _ENTROPY else told
 
         return call
 
     with _ONE_AT_A_TIME:  # or the one that ends first would leave behind what it found
-        state = _generators()
-        kept = [
-            (of, name, getattr(of, name)) for of, name in (*_HELD, *_ENTROPY) if hasattr(of, name)
-        ]
-        try:
-            for of, name, real in kept:
-                setattr(of, name, held(of, name, real))
-            random.seed(0)
-            np.random.seed(0)  # noqa: NPY002
-            torch.manual_seed(0)
+        stand_ins = {place: stand_in(place) for place in (*_HELD, *_ENTROPY) if hasattr(*place)}
+        with in_one_state(stand_ins, seeds=(0, 0, 0)):
             yield
-        finally:
-            for of, name, real in kept:
-                setattr(of, name, real)
-            _restored(state)
 
 
 class _Coins(NamedTuple):
-    """Who takes part, anew and in secret in every round.
-
-    Attributes:
-        what: in words.
-        rate: the chance of each.
-        same: an upper bound on the chance that two draws of one round are equal.
-        members: (T, n) who takes part.
-        free: (T, n) who may.
-    """
+    """Who takes part, anew and in secret in every round."""
 
     what: str
-    rate: float
-    same: float
-    members: NDArray[np.bool_]
-    free: NDArray[np.bool_]
+    rate: float  # the chance of each
+    same: float  # an upper bound on the chance that two draws of one round are equal
+    members: NDArray[np.bool_]  # (T, n) who takes part
+    free: NDArray[np.bool_]  # (T, n) who may
+
+
+_Noise = dict[tuple[int, int, int], NDArray[np.floating]]  # by round, call and row (W,) numbers
 
 
 class _Made(NamedTuple):
-    """What an engine draws, and how many bytes of entropy it was made of.
+    """What an engine draws, and how many bytes of entropy it was made of."""
 
-    Attributes:
-        noise: by round, call and row (W,) numbers.
-        coins: of every batch and cohort.
-        asked: bytes.
-    """
-
-    noise: dict[tuple[int, int, int], NDArray[np.floating]]
+    noise: _Noise
     coins: list[_Coins]
     asked: int
 
@@ -169,7 +140,6 @@ def secrecy_check(run: WatchedRun, traces: AlgorithmTrace) -> Check:
 
     Args:
         run: a watched run, whose setting and algorithm the engines have.
-        traces: of all planned rounds.
 
     Returns:
         Passed if all that is secret is made of the system's entropy alone, and streams of different
@@ -178,11 +148,8 @@ def secrecy_check(run: WatchedRun, traces: AlgorithmTrace) -> Check:
     key, found = secrets.randbits(256).to_bytes(32, "little"), Finding()
     first = _made(run, traces, _Entropy(key))
     _note_same(found, first, _made(run, traces, _Entropy(key), rounds=2))
-    for half in (range(_ROOT // 2), range(_ROOT // 2, 4 * _ROOT)):
-        whole = half.start == 0
-        _note_other(
-            found, first, _made(run, traces, _Entropy(key, half), rounds=None if whole else 2)
-        )
+    for half, rounds in ((range(_ROOT // 2), None), (range(_ROOT // 2, 4 * _ROOT), 2)):
+        _note_other(found, first, _made(run, traces, _Entropy(key, half), rounds=rounds))
     enough = first.asked >= _ROOT or not (first.noise or first.coins)
     asked = f"a new engine asks for {first.asked} bytes of the system's entropy"
     found.exact(enough, f"{asked}, where a root has {_ROOT}")
@@ -198,40 +165,22 @@ def secrecy_check(run: WatchedRun, traces: AlgorithmTrace) -> Check:
 
 
 def _made(
-    run: WatchedRun,
-    traces: AlgorithmTrace,
-    entropy: _Entropy | None,
-    *,
-    rounds: int | None = None,
-    of_noise: int = 1,
-    randomness: SecretRandomness | None = None,
-    begun: Callable[[], None] = lambda: None,
+    run: WatchedRun, traces: AlgorithmTrace, entropy: _Entropy, *, rounds: int | None = None
 ) -> _Made:
-    """A new engine and all that it draws.
+    """A new engine of such entropy, and all that it draws.
 
     Args:
-        entropy: that it is made of; the system's when None.
         rounds: of batches and cohorts; as many as tell one coin from another when None.
-        of_noise: rounds.
-        randomness: of the engine; a new one when None.
-        begun: called between noise and batches, and between these and cohorts.
     """
     with _held(entropy):
-        engine = bare_engine(
-            run.setting, run.bound, width=_WIDTH, randomness=randomness, scripts=traces.scripts
-        )
-        asked = entropy.asked if entropy is not None else 0
-        made, _ = bare_rounds(engine, rounds=range(1, of_noise + 1), seconds=math.inf)
-        begun()
-        engine.setting = run.setting  # which has the records that batches are drawn of
-        of = WatchedRun(engine, run.rounds, bound=run.bound, randomness=run.randomness)
-        coins = _coins_of_batches(of, lambda *at: rounds or _enough(*at))
-        begun()
-        coins += _coins_of_cohorts(of, rounds)
-    return _Made(_sources(made), coins, asked)
+        engine = bare_engine(run.setting, run.bound, width=_WIDTH, scripts=traces.scripts)
+        asked, noise = entropy.asked, _noise_of(engine, rounds=1)
+        of = _with_records(engine, run)
+        return _Made(noise, _coins_of_batches(of, rounds) + _coins_of_cohorts(of, rounds), asked)
 
 
-def _sources(made: Sequence[BareRound]) -> dict[tuple[int, int, int], NDArray[np.floating]]:
+def _noise_of(engine: Engine, *, rounds: int) -> _Noise:
+    made, _ = bare_rounds(engine, rounds=range(1, rounds + 1), seconds=math.inf)
     return {
         (one.number, call, row): z
         for one in made
@@ -240,11 +189,17 @@ def _sources(made: Sequence[BareRound]) -> dict[tuple[int, int, int], NDArray[np
     }
 
 
-def _coins_of_batches(run: WatchedRun, rounds: Callable[[float, int], int]) -> list[_Coins]:
+def _with_records(engine: Engine, run: WatchedRun) -> WatchedRun:
+    """A bare engine with the records of a run, of which it draws batches."""
+    engine.setting = run.setting
+    return WatchedRun(engine, run.rounds, bound=run.bound, randomness=run.randomness)
+
+
+def _coins_of_batches(run: WatchedRun, rounds: int | None) -> list[_Coins]:
     sampler, turns, every = run.setting.sampler, run.setting.turns, list[_Coins]()
     if sampler is not None and sampler.scheme.in_epochs:
         return []  # whose order is public
-    for one in drawn_batches(Finding(), run, rounds=rounds):
+    for one in drawn_batches(Finding(), run, rounds=lambda *at: rounds or _enough(*at)):
         for agent, members in enumerate(one.members):
             free, rate = np.ones_like(members), one.rate
             if turns is not None:
@@ -262,15 +217,13 @@ def _coins_of_batches(run: WatchedRun, rounds: Callable[[float, int], int]) -> l
 
 def _coins_of_cohorts(run: WatchedRun, rounds: int | None) -> list[_Coins]:
     every = list[_Coins]()
-    for cohort, members in drawn_cohorts(run, rounds=rounds):
-        agents = members.shape[1]
-        drawing = drawing_of_cohort(Draws((), cohort.rate, str(cohort.scheme)), agents=agents)
+    for cohort, members, drawing in drawn_cohorts(run, rounds=rounds):
         if (drawing is not None and drawing.scheme.in_epochs) or not 0 < cohort.rate < 1:
             continue
-        same = _alike(cohort.rate) ** agents if drawing is None else coincidence(drawing, 1.0)
-        rate = cohort.rate if drawing is None else drawing.size / agents
-        what = f"cohort {cohort.call}"
-        every.append(_Coins(what, rate, same, members, np.ones_like(members)))
+        rate, same = cohort.rate, _alike(cohort.rate) ** members.shape[1]
+        if drawing is not None:
+            rate, same = drawing.size / members.shape[1], coincidence(drawing, 1.0)
+        every.append(_Coins(f"cohort {cohort.call}", rate, same, members, np.ones_like(members)))
     return every
 
 
@@ -320,18 +273,13 @@ def _note_other(found: Finding, one: _Made, other: _Made) -> None:
         T = min(len(a.members), len(b.members))
         free = a.free[:T]
         alike = (a.members[:T] == b.members[:T]) & free
-        rounds, open_ = (
-            int((alike == free)[free.any(axis=1)].all(axis=1).sum()),
-            int(free.any(axis=1).sum()),
-        )
-        what = f"{a.what} {told} in {rounds} of {open_} rounds"
-        found.note(float(at_least(rounds, open_, a.same)), what=what)
-        counts, trials = alike.sum(axis=0), free.sum(axis=0)
-
-        def told_of(at: int, of: _Coins = a, counts: NDArray[np.int64] = counts) -> str:
-            return f"whether number {at} is in {of.what} {told} in {counts[at]} rounds"
-
-        found.worst(at_least(counts, trials, _alike(a.rate)), told_of)
+        whole = (alike == free).all(axis=1)[free.any(axis=1)]
+        what = f"{a.what} {told} in {whole.sum()} of {len(whole)} rounds"
+        found.note(float(at_least(whole.sum(), len(whole), a.same)), what=what)
+        counts = alike.sum(axis=0)
+        at, p = least(at_least(counts, free.sum(axis=0), _alike(a.rate)))
+        what = f"whether number {at} is in {a.what} {told} in {counts[at]} rounds"
+        found.note(p, tests=len(counts), what=what)
 
 
 def _note_roots(found: Finding, key: bytes) -> None:
@@ -365,19 +313,20 @@ class _Noted(SecretRandomness):
 
     def __init__(self, *, hardened: bool) -> None:
         super().__init__(hardened=hardened)
-        self.purposes: list[set[int]] = [set()]
+        self._purposes = set[int]()
 
     def counter(
         self, purpose: Purpose, *, round: int, call: int, row: int
     ) -> tuple[int, int, int, int]:
         """See `SecretRandomness.counter`."""
         at = super().counter(purpose, round=round, call=call, row=row)
-        self.purposes[-1].add(at[2] >> 32)
+        self._purposes.add(at[2] >> 32)
         return at
 
-    def begin(self) -> None:
-        """Note what follows by itself."""
-        self.purposes.append(set())
+    def since_then(self) -> set[int]:
+        """What was noted since this was asked before."""
+        noted, self._purposes = self._purposes, set()
+        return noted
 
 
 def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
@@ -385,28 +334,33 @@ def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
     found, noted = Finding(), _Noted(hardened=run.randomness.hardened)
     dtype, device = run.setting.dtype, run.setting.device
     noted.normal(round=1, call=0, rows=[0], width=1, dtype=dtype, device=device)
-    noted.begin()
-    made = _made(
-        run, traces, None, rounds=_ROUNDS, of_noise=_ROUNDS, randomness=noted, begun=noted.begin
-    )
-    of_noise, _, of_batches, of_cohorts = noted.purposes  # a round itself draws both
-    kinds = ("noise", of_noise), ("batches", of_batches), ("cohorts", of_cohorts)
+    of_noise = noted.since_then()
+    with _held(None):
+        engine = bare_engine(
+            run.setting, run.bound, width=_WIDTH, randomness=noted, scripts=traces.scripts
+        )
+        noise = _noise_of(engine, rounds=_ROUNDS)
+        noted.since_then()  # a round itself draws noise and cohorts
+        of = _with_records(engine, run)
+        coins, of_batches = _coins_of_batches(of, _ROUNDS), noted.since_then()
+        coins += _coins_of_cohorts(of, _ROUNDS)
+    kinds = ("noise", of_noise), ("batches", of_batches), ("cohorts", noted.since_then())
     for (one, here), (other, there) in itertools.combinations(kinds, 2):
         what = f"{other} are drawn from streams of {one}, so that who knows one has the other"
         found.exact(not here & there, what)
     # Coins against numbers in the order of both: the least or largest, by value and by size.
-    last = range(1, max((number for number, _, _ in made.noise), default=0) + 1)
+    rounds = range(1, max((number for number, _, _ in noise), default=0) + 1)
     names = [
         (call, row)
-        for number, call, row in made.noise
-        if number == 1 and all(len(made.noise.get((t, call, row), ())) == _WIDTH for t in last)
+        for number, call, row in noise
+        if number == 1 and all(len(noise.get((t, call, row), ())) == _WIDTH for t in rounds)
     ]
     if not names:
         return found
-    z = np.array([[made.noise[t, *name] for t in last] for name in names])
-    for coins in made.coins:
-        n, q = min(coins.members.shape[1], _WIDTH), coins.rate
-        drawn = coins.members[: len(last), :n]
+    z = np.array([[noise[t, *name] for t in rounds] for name in names])
+    for one_of in coins:
+        n, q = min(one_of.members.shape[1], _WIDTH), one_of.rate
+        drawn = one_of.members[: len(rounds), :n]
         for numbers, most in (
             (z, ndtri(q)),
             (-z, ndtri(q)),
@@ -415,21 +369,8 @@ def _note_apart(run: WatchedRun, traces: AlgorithmTrace) -> Finding:
         ):
             common = ((numbers[:, :, :n] <= most) & drawn).sum(axis=(1, 2))
 
-            def told(at: int, of: _Coins = coins, common: NDArray[np.int64] = common) -> str:
-                source = f"source {names[at][1]} of noise call {names[at][0]}"
-                return f"the draws of {of.what} are numbers of {source}, {common[at]} of them"
-
-            found.worst(binomial(common, int(drawn.sum()), q), told)
+            at, p = least(binomial(common, int(drawn.sum()), q))
+            source = f"source {names[at][1]} of noise call {names[at][0]}"
+            what = f"the draws of {one_of.what} are numbers of {source}, {common[at]} of them"
+            found.note(p, tests=len(common), what=what)
     return found
-
-
-def _generators() -> tuple[Any, Any, torch.Tensor]:
-    """The states of Python's, NumPy's and torch's."""
-    return random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-
-
-def _restored(state: tuple[Any, Any, torch.Tensor]) -> None:
-    """Put them into states."""
-    random.setstate(state[0])
-    np.random.set_state(state[1])  # noqa: NPY002
-    torch.set_rng_state(state[2])

@@ -36,7 +36,7 @@ from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from .chosen_records import Chosen, choose_records
 from .recording import RecordedColumns, WatchedRound
-from .replayed_round import Change, Judge, Replay, Verdict
+from .replayed_round import Change, Judge, Replay, Verdict, same_numbers
 from .result import Check
 from .watched_run import WatchedRun
 
@@ -299,9 +299,6 @@ _NAME_VALUES = "values"
 def value_check(run: WatchedRun) -> Check:
     """Form every value that counts as known again.
 
-    Args:
-        run: a watched run.
-
     Returns:
         Passed if what operations were given differs from its row by no more than rounding, what
         functions were called with and returned not at all, and no noise is lost in rounding.
@@ -394,7 +391,7 @@ def _functions(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, in
     for calls, arguments, (went_on, hides) in zip(each, recorded.arguments, results, strict=True):
         values = [recorded.given[at] for at in arguments]
         same = len(calls) == len(went_on) and all(
-            _equal(call.output, row) for call, row in zip(calls, went_on, strict=True)
+            same_numbers(call.output, row) for call, row in zip(calls, went_on, strict=True)
         )
         what = f"{calls[0].name} returned another value than the round goes on with"
         yield "" if same else what, agents
@@ -403,7 +400,7 @@ def _functions(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, in
             edges = np.flatnonzero(mine & (graph.senders != agent) if hides else mine)
             expected = [_given(v, agent, edges, like=call.output) for v in values]
             same = len(expected) == len(call.inputs) and all(
-                _equal(a, b) for a, b in zip(expected, call.inputs, strict=True)
+                same_numbers(a, b) for a, b in zip(expected, call.inputs, strict=True)
             )
             what = f"{call.name} (agent {agent}) is called with another value than it is given"
             yield "" if same else what, len(expected)
@@ -414,10 +411,6 @@ def _given(value: Value, agent: int, edges: np.ndarray, *, like: Tensor) -> Tens
     rows = value.rows
     mine = rows[torch.from_numpy(edges)] if isinstance(value, Edges) else rows[agent]
     return mine.to(like.dtype)
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def _results(watched: WatchedRound) -> list[tuple[Tensor, bool]]:
@@ -451,10 +444,10 @@ def _initial(run: WatchedRun, watched: WatchedRound) -> Iterator[tuple[str, int]
     for group, rows in zip(groups[of_state:], watched.recorded.known, strict=True):
         if group.what == INITIAL:
             expected = blocks[group.block].to(rows.dtype).expand(len(rows), -1)
-            same = _equal(rows, expected)
+            same = same_numbers(rows, expected)
             yield "" if same else "the initial model is not the public one", len(rows)
         elif group.public is not None:
             asked = group.public._replace(round=watched.number)  # one trace may stand for more
             expected = asked.rows(range(len(rows)), width=rows.shape[1]).to(rows.dtype)
-            same = _equal(rows, expected)
+            same = same_numbers(rows, expected)
             yield "" if same else "public random numbers are not those of their seed", len(rows)

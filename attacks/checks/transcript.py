@@ -51,21 +51,13 @@ _LEAST = 16  # values, below which next to nothing can be said
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class _Row:
-    """One message that was sent, over the deviation of its own noise.
+    """One message that was sent, over the deviation of its own noise."""
 
-    Attributes:
-        name: in words.
-        values: (D,) m / b.
-        sources: the noise that is its own, as (release, round, column).
-        drawn: (release, round, first column) of the first operation that drew some of it.
-        rounding: what one value may be off by.
-    """
-
-    name: str
-    values: NDArray[np.float64]
-    sources: frozenset[tuple[int, int, int]]
-    drawn: tuple[int, int, int]
-    rounding: float
+    name: str  # in words
+    values: NDArray[np.float64]  # (D,) m / b
+    sources: frozenset[tuple[int, int, int]]  # the noise that is its own: (release, round, column)
+    drawn: tuple[int, int, int]  # (release, round, first column) of what drew the first of it
+    rounding: float  # what one value may be off by
 
 
 def transcript_check(
@@ -99,7 +91,8 @@ def transcript_check(
         for number in sorted(kept.union(states or ()) if release == 0 else kept):
             messages = transcript.of(round=number)
             if number >= len(by_number) or not _fits(messages, by_number[number]):
-                return _failed(f"The messages of round {number} are not those of its trace.")
+                words = f"The messages of round {number} are not those of its trace."
+                return Check.exact(_NAME, words, tests=1, passed=False)
             seen.add(number)
             after = (states or {}).get(number, {}) if release == 0 else {}
             found = list(
@@ -127,10 +120,6 @@ def transcript_check(
     )
     left = f" ({left_out} rows without noise of their own left out)" if left_out else ""
     return whole.check(_NAME, what, outcome=outcome + left)
-
-
-def _failed(words: str) -> Check:
-    return Check.exact(_NAME, words, tests=1, passed=False)
 
 
 def _fits(messages: Sequence[Message], trace: RoundTrace) -> bool:

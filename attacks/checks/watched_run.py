@@ -21,7 +21,6 @@ from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import AddedNoise, KeptCalls, Recorded
 from ...training.engine.setting import Setting
 from ...training.engine.transcript import Transcript
-from ...training.gradients.clipping import Coefficient
 from ...training.gradients.gradients import Indices
 from ...training.step.values import Agents, Value
 from ...training.tracing.scripts import Scripts
@@ -83,17 +82,11 @@ def placed(what: _Of, device: torch.device) -> _Of:
 
 
 class BareRound(NamedTuple):
-    """The noise of one round.
+    """The noise of one round."""
 
-    Attributes:
-        number: of the round; 0 is the start.
-        sources: (sources, W) of each call the standard normal rows, on the host.
-        added: of each call what the step got.
-    """
-
-    number: int
-    sources: list[Tensor]
-    added: list[AddedNoise]
+    number: int  # of the round; 0 is the start
+    sources: list[Tensor]  # (sources, W) of each call the standard normal rows, on the host
+    added: list[AddedNoise]  # of each call what the step got
 
 
 def bare_engine(
@@ -107,12 +100,10 @@ def bare_engine(
     """The engine of a bare run, which has not begun.
 
     Args:
-        bound: its algorithm.
         width: W, coordinates of each block.
         randomness: of the run; of the system's entropy when None.
-        scripts: of the run's trace.
     """
-    device, blocks = setting.device, len(setting.task.dimensions) if setting.task else 1
+    blocks = len(setting.task.dimensions) if setting.task else 1
     empty = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
     # Made without a global generator, which belongs to the caller.
     model = nn.utils.skip_init(nn.Linear, 1, width, bias=False)
@@ -127,7 +118,7 @@ def bare_engine(
         turns=None,
         task=_Blank(width, blocks) if setting.task else None,
     )
-    nothing = _NoGradients(width * blocks, device=device, dtype=setting.dtype)
+    nothing = _NoGradients(width * blocks, device=setting.device, dtype=setting.dtype)
     return Engine(bare, bound, randomness=randomness, gradients=nothing, scripts=scripts)
 
 
@@ -192,17 +183,10 @@ class _NoGradients:
         self._like = torch.zeros(0, width, device=device, dtype=dtype)
 
     def clipped_sums(
-        self,
-        models: Tensor,
-        pairs: tuple[Indices, Indices],
-        batches: Sequence[tuple[Tensor, Tensor]],
-        *,
-        clip_norm: float | None,
-        coefficients: Sequence[Coefficient] = (1.0,),
-        pairs_of_run: int | None = None,
+        self, models: Tensor, pairs: tuple[Indices, Indices], batches: Any, **how: Any
     ) -> Tensor:
         """(E, D) zeros."""
-        del models, batches, clip_norm, coefficients, pairs_of_run
+        del models, batches, how
         return self._like.new_zeros(len(pairs[0]), self._like.shape[1])
 
 
@@ -210,12 +194,7 @@ class _Blank:
     """A task of blocks without a loss."""
 
     def __init__(self, width: int, blocks: int) -> None:
-        self._dimensions = (width,) * blocks
-
-    @property
-    def dimensions(self) -> tuple[int, ...]:
-        """As many blocks as the run's task has."""
-        return self._dimensions
+        self.dimensions = (width,) * blocks
 
     def initial(self) -> Tensor:
         """(D,) zeros."""
@@ -238,12 +217,7 @@ class WatchedRun:
     """A run and its residuals.
 
     Args:
-        engine: after the run.
         rounds: the start, and the rounds that were kept, in their order.
-        bound: the algorithm that the engine runs.
-
-    Attributes:
-        engine, rounds, bound, randomness: as given.
     """
 
     def __init__(
@@ -262,30 +236,22 @@ class WatchedRun:
         """What ran."""
         return self.engine.setting
 
-    @property
+    @cached_property
     def residuals(self) -> Sequence[Sequence[Residual]]:
         """For each round the residuals of its messages and then of its end state.
 
         Raises:
             ValueError: a round that did not do what was traced; see `mismatch`.
         """
-        return self._residuals
-
-    @cached_property
-    def _residuals(self) -> Sequence[Sequence[Residual]]:
         different = self.mismatch
         if different:
             raise InputError(f"the run is not what was traced: {different}")
         made = Residuals(self.setting)
         return [made.of_round(watched) for watched in self.rounds]
 
-    @property
+    @cached_property
     def mismatch(self) -> str:
         """What a round drew, computed or sent otherwise than its trace; empty where nothing."""
-        return self._mismatch
-
-    @cached_property
-    def _mismatch(self) -> str:
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
     def again(self, engine: Engine, watched: WatchedRound, *, recorded: Recorded) -> None:
@@ -370,7 +336,6 @@ def watch(
     to round, which no round can do without, those between run without records instead.
 
     Args:
-        setting: graph, model and data.
         bound: the algorithm with its numbers; its noise is that of the run.
         rounds: which to keep, ascending, or how many of the first.
         traces: of all rounds up to the last of these; made here when None.
@@ -415,7 +380,7 @@ def watch(
                 before=before,
                 after=after,
                 planted=batches,
-                calls=placed(functions.calls, torch.device("cpu")),
+                calls=placed(functions.calls, _HOST),
                 public=public,
             )
         )
@@ -444,10 +409,6 @@ def affordable_rounds(rounds: int, traces: AlgorithmTrace) -> int:
     """How many rounds are watched of those that are asked for; of many agents fewer.
 
     A hundred agents show in four rounds as many vectors as ten show in forty, and each is kept.
-
-    Args:
-        rounds: how many are asked for.
-        traces: of all rounds of the run.
     """
     rows = max((sum(group.size for group in part.groups) for part, _ in traces.rounds), default=1)
     most = max(_LEAST_ROUNDS, _MOST_ROWS // max(1, rows))
@@ -460,7 +421,6 @@ def chosen_rounds(
     """Which rounds are watched: the first two and the last if so many, and others by chance.
 
     Args:
-        rounds: how many.
         planned: of how many, numbered from 1.
         generator: of the system's entropy when None.
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import overhear
+from overhear.attacks.checks.frozen import frozen
 from overhear.privacy.errors import InputError
 from overhear.testing import assert_noise, assert_private, released, replay
-from overhear.testing.frozen import frozen
 
 N, D, T, B, C, STD, LR = 24, 8, 5, 6, 1.0, 1.5, 0.3
 X = np.random.default_rng(5).normal(size=(N, D))

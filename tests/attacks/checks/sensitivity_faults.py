@@ -1,6 +1,6 @@
 """Faults by which one record moves more than its share, or something that is not its own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -16,7 +16,7 @@ FAULTS: dict[str, Callable] = {}
 
 
 def fault(plant):
-    FAULTS[plant.__name__] = contextmanager(plant)
+    FAULTS[plant.__name__] = plant
     return plant
 
 
@@ -56,41 +56,37 @@ def _clipped_by(factor):
 
 
 @fault
-def twice_the_factor_from_20_to_90() -> Iterator[None]:
+def twice_the_factor_from_20_to_90():
     def factor(g, bound):
         return g * min(1.0, bound / g.norm()) * (2.0 if 20 * bound < g.norm() < 90 * bound else 1)
 
-    with _clipped_by(factor):
-        yield
+    return _clipped_by(factor)
 
 
 @fault
-def clip_of_one_tensor() -> Iterator[None]:
+def clip_of_one_tensor():
     def factor(g, bound):
         return torch.cat([g[:192] * min(1.0, bound / g[:192].norm()), g[192:]])
 
-    with _clipped_by(factor):
-        yield
+    return _clipped_by(factor)
 
 
 @fault
-def clip_of_each_layer() -> Iterator[None]:
+def clip_of_each_layer():
     def factor(g, bound):
         parts = g.split([192, 12, 36, 3])
         return torch.cat([of * min(1.0, bound / of.norm().clamp_min(1e-30)) for of in parts])
 
-    with _clipped_by(factor):
-        yield
+    return _clipped_by(factor)
 
 
 @fault
-def clip_with_a_margin() -> Iterator[None]:
-    with _clipped_by(lambda g, bound: g * min(1.0, 1.0001 * bound / g.norm())):
-        yield
+def clip_with_a_margin():
+    return _clipped_by(lambda g, bound: g * min(1.0, 1.0001 * bound / g.norm()))
 
 
 @fault
-def clip_norm_from_the_batch() -> Iterator[None]:
+def clip_norm_from_the_batch():
     def wrong(plain, pairs, batches, clip_norm):
         sums = torch.zeros_like(plain(None))
         for row, gradients in _gradients(plain, pairs, batches):
@@ -100,41 +96,37 @@ def clip_norm_from_the_batch() -> Iterator[None]:
                 sums[row] = sum(g * min(1.0, bound / g.norm()) for g in gradients)
         return sums
 
-    with _other_sums(wrong):
-        yield
+    return _other_sums(wrong)
 
 
 @fault
-def mean_by_the_batch() -> Iterator[None]:
+def mean_by_the_batch():
     def wrong(plain, pairs, batches, clip_norm):
         sizes = torch.tensor([max(1, len(of[1])) for of in batches])
         return plain(clip_norm) * (6 / sizes[torch.as_tensor(pairs[1])])[:, None]
 
-    with _other_sums(wrong):
-        yield
+    return _other_sums(wrong)
 
 
 @fault
-def mean_by_all_agents_batches() -> Iterator[None]:
+def mean_by_all_agents_batches():
     def wrong(plain, pairs, batches, clip_norm):
         return plain(clip_norm) * 1e-3 * (990 + sum(len(of[1]) for of in batches))
 
-    with _other_sums(wrong):
-        yield
+    return _other_sums(wrong)
 
 
 @fault
-def loss_that_mixes_records() -> Iterator[None]:
+def loss_that_mixes_records():
     def wrong(plain, pairs, batches, clip_norm):
         sums = plain(clip_norm)
         return sums + 0.01 * sums.square()
 
-    with _other_sums(wrong):
-        yield
+    return _other_sums(wrong)
 
 
 @fault
-def running_mean_of_clean_gradients() -> Iterator[None]:
+def running_mean_of_clean_gradients():
     sound = PairGradients.clipped_sums
 
     def clipped_sums(self, *given, **how):
@@ -143,12 +135,11 @@ def running_mean_of_clean_gradients() -> Iterator[None]:
         self.held = 0.5 * (held + sums)
         return sums + 1e-4 * held
 
-    with patch.object(PairGradients, "clipped_sums", clipped_sums):
-        yield
+    return patch.object(PairGradients, "clipped_sums", clipped_sums)
 
 
 @fault
-def momentum_outside_the_state() -> Iterator[None]:
+def momentum_outside_the_state():
     held: list[torch.Tensor] = []
     sound = PairGradients.clipped_sums
 
@@ -157,8 +148,7 @@ def momentum_outside_the_state() -> Iterator[None]:
         held.append(sums)
         return sums + 1e-3 * held[-2] if len(held) > 1 else sums
 
-    with patch.object(PairGradients, "clipped_sums", clipped_sums):
-        yield
+    return patch.object(PairGradients, "clipped_sums", clipped_sums)
 
 
 def _other_batches(change):
@@ -171,34 +161,31 @@ def _other_batches(change):
 
 
 @fault
-def batch_statistics() -> Iterator[None]:
+def batch_statistics():
     def change(engine, agent, batch):
         shift = 0.1 * batch.inputs.mean(0, keepdim=True) if len(batch.targets) else 0.0
         return Examples(batch.inputs - shift, batch.targets)
 
-    with _other_batches(change):
-        yield
+    return _other_batches(change)
 
 
 @fault
-def statistics_of_the_store() -> Iterator[None]:
+def statistics_of_the_store():
     def change(engine, agent, batch):
         shift = 0.1 * engine._shards[agent].inputs.mean(0, keepdim=True)
         return Examples(batch.inputs - shift, batch.targets)
 
-    with _other_batches(change):
-        yield
+    return _other_batches(change)
 
 
 @fault
-def padded_after_the_draw() -> Iterator[None]:
+def padded_after_the_draw():
     def change(engine, agent, batch):
         more = max(0, 8 - len(batch.targets)) if len(batch.targets) else 0
         every = [*range(len(batch.targets)), *[0] * more]
         return Examples(batch.inputs[every], batch.targets[every])
 
-    with _other_batches(change):
-        yield
+    return _other_batches(change)
 
 
 def _other_draws(change):
@@ -211,38 +198,35 @@ def _other_draws(change):
 
 
 @fault
-def padded_by_the_draw() -> Iterator[None]:
+def padded_by_the_draw():
     def change(engine, agent, drawn):
         return torch.cat([drawn, drawn[:1].expand(max(0, 8 - len(drawn)))]) if len(drawn) else drawn
 
-    with _other_draws(change):
-        yield
+    return _other_draws(change)
 
 
 @fault
-def records_drawn_by_their_size() -> Iterator[None]:
+def records_drawn_by_their_size():
     def change(engine, agent, drawn):
         sizes = engine.setting.shards[agent].inputs.flatten(1).norm(dim=1)
         return drawn[sizes[drawn] <= 1.1 * sizes.mean()]
 
-    with _other_draws(change):
-        yield
+    return _other_draws(change)
 
 
 @fault
-def noise_by_the_batch() -> Iterator[None]:
+def noise_by_the_batch():
     sound = TensorRound.noise
 
     def noise(self, like, **how):
         records = sum(len(of.targets) for of in self._records[-1]) if self._records else 0
         return type(like)(sound(self, like, **how).rows * (1 + 1e-3 * records))
 
-    with patch.object(TensorRound, "noise", noise):
-        yield
+    return patch.object(TensorRound, "noise", noise)
 
 
 @fault
-def a_message_more_where_many_take_part() -> Iterator[None]:
+def a_message_more_where_many_take_part():
     sound = TensorRound.broadcast
 
     def broadcast(self, value, *, kind):
@@ -250,45 +234,42 @@ def a_message_more_where_many_take_part() -> Iterator[None]:
             self._outbox.tell("broadcast", value, kind="more")
         return sound(self, value, kind=kind)
 
-    with patch.object(TensorRound, "broadcast", broadcast):
-        yield
+    return patch.object(TensorRound, "broadcast", broadcast)
 
 
-@fault
-def function_of_the_clean_gradient() -> Iterator[None]:
+@contextmanager
+def _with_clean_gradients(postprocessed):
+    """Results of functions by `postprocessed(clean, sound, values)`."""
     sums, post = TensorRound._sums, TensorRound._postprocessed
 
     def kept(self, *given, **how):
         self.clean = sums(self, *given, **how)
         return self.clean
 
-    def postprocessed(self, pure, *values, block):
-        values = [
-            Agents(self.clean[: len(v.rows)] / 4.5) if isinstance(v, Agents) else v for v in values
-        ]
-        return post(self, pure, *values, block=block)
+    def other(self, pure, *values, block):
+        return postprocessed(self.clean, lambda *of: post(self, pure, *of, block=block), values)
 
     with (
         patch.object(TensorRound, "_sums", kept),
-        patch.object(TensorRound, "_postprocessed", postprocessed),
+        patch.object(TensorRound, "_postprocessed", other),
     ):
         yield
 
 
 @fault
-def result_with_the_clean_gradient() -> Iterator[None]:
-    sums, post = TensorRound._sums, TensorRound._postprocessed
+def function_of_the_clean_gradient():
+    def postprocessed(clean, sound, values):
+        return sound(
+            *(Agents(clean[: len(v.rows)] / 4.5) if isinstance(v, Agents) else v for v in values)
+        )
 
-    def kept(self, *given, **how):
-        self.clean = sums(self, *given, **how)
-        return self.clean
+    return _with_clean_gradients(postprocessed)
 
-    def postprocessed(self, pure, *values, block):
-        made = post(self, pure, *values, block=block)
-        return Agents(made.rows + 1e-3 * self.clean[: len(made.rows)])
 
-    with (
-        patch.object(TensorRound, "_sums", kept),
-        patch.object(TensorRound, "_postprocessed", postprocessed),
-    ):
-        yield
+@fault
+def result_with_the_clean_gradient():
+    def postprocessed(clean, sound, values):
+        made = sound(*values)
+        return Agents(made.rows + 1e-3 * clean[: len(made.rows)])
+
+    return _with_clean_gradients(postprocessed)

@@ -107,63 +107,45 @@ def planted(name):
     return CATALOGUE[name].plant()
 
 
+def of_10_bits(_):
+    return int(np.random.default_rng().integers(2**10))
+
+
+LOCAL_STEPS = {"name": "dp-fedavg", **LOCAL}
+OUTSIDE = "whatever the system's entropy"
 FAULTS = {
-    "five": (lambda: of_root(lambda _: 5), "whatever the system's entropy", {}),
-    "global": (lambda: of_root(random.getrandbits), "whatever the system's entropy", {}),
-    "10 bits": (
-        lambda: of_root(lambda _: int(np.random.default_rng().integers(2**10))),
-        "roots draw the noise of another",
-        {},
-    ),
-    "8 bytes": (
-        lambda: of_root(lambda _: int.from_bytes(os.urandom(8))),
-        "whatever the system's",
-        {},
-    ),
+    "five": (of_root(lambda _: 5), OUTSIDE, {}),
+    "global": (of_root(random.getrandbits), OUTSIDE, {}),
+    "10 bits": (of_root(of_10_bits), "roots draw the noise of another", {}),
+    "8 bytes": (of_root(lambda _: int.from_bytes(os.urandom(8))), OUTSIDE, {}),
     "engine": (
-        lambda: patch.object(Engine, "_fresh_randomness", lambda _: SecretRandomness(1)),
-        "whatever the system's entropy",
-        {},
+        patch.object(Engine, "_fresh_randomness", lambda _: SecretRandomness(1)), OUTSIDE, {}
     ),
-    "clock": (
-        lambda: planted("root of a clock that nobody can hold"),
-        "another with the same entropy",
-        {},
-    ),
-    "moment": (
-        lambda: planted("root of the nanosecond that it is"),
-        "whatever the system's entropy",
-        {},
-    ),
-    "masked": (lambda: planted("root of 32 bits"), "whatever the system's entropy", {}),
+    "clock": (planted("root of a clock that nobody can hold"), "another with the same entropy", {}),
+    "moment": (planted("root of the nanosecond that it is"), OUTSIDE, {}),
+    "masked": (planted("root of 32 bits"), OUTSIDE, {}),
     "one public coin": (
-        lambda: of_batches(one_public),
-        "whether number 7 is in the batch of agent 2",
-        {"rate": 0.4},
+        of_batches(one_public), "whether number 7 is in the batch of agent 2", {"rate": 0.4}
     ),
-    "one public round": (lambda: of_batches(once_public), "so that others can draw it in 1 of", {}),
+    "one public round": (of_batches(once_public), "so that others can draw it in 1 of", {}),
     "batches as noise": (
-        lambda: planted("batch coins that are numbers of the noise"),
+        planted("batch coins that are numbers of the noise"),
         "batches are drawn from streams of noise",
         {},
     ),
-    "batches as other numbers": (
-        lambda: of_batches(by_size),
-        "are numbers of source",
-        {},
-    ),
+    "batches as other numbers": (of_batches(by_size), "are numbers of source", {}),
     "cohorts as batches": (
-        lambda: patch.object(Engine, "draw_cohort", a_cohort_of_batches),
+        patch.object(Engine, "draw_cohort", a_cohort_of_batches),
         "cohorts are drawn from streams of batches",
-        {"name": "dp-fedavg", **LOCAL},
+        LOCAL_STEPS,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.some_quick(3)
 @pytest.mark.parametrize(("plant", "words", "how"), FAULTS.values(), ids=list(FAULTS))
 def test_what_others_can_draw_is_named(plant, words, how):
-    with plant():
+    with plant:
         found = checked(**how)
     assert not found.passed
     assert words in found.words

@@ -6,7 +6,7 @@ function there knows: so the recorded noise is the faulty one, and nothing but t
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
@@ -121,8 +121,9 @@ def tensors_of(at: Draw, width: int) -> list[tuple[str, slice]]:
     return found if start == width else []
 
 
-@contextmanager
-def changed_noise(share: Callable[[TensorRound, Value], torch.Tensor]) -> Iterator[None]:
+def changed_noise(
+    share: Callable[[TensorRound, Value], torch.Tensor],
+) -> AbstractContextManager[None]:
     """Noise, once it is drawn and recorded, times a factor for each of its rows, (rows, 1)."""
     sound = TensorRound.noise
 
@@ -130,12 +131,12 @@ def changed_noise(share: Callable[[TensorRound, Value], torch.Tensor]) -> Iterat
         z = sound(self, like, std=std, factor=factor, known_to=known_to)
         return type(like)(z.rows * share(self, like).to(z.rows))
 
-    with patch.object(TensorRound, "noise", noise):
-        yield
+    return patch.object(TensorRound, "noise", noise)
 
 
-@contextmanager
-def other_streams(of: Callable[[int, int, int], tuple[int, int, int]]) -> Iterator[None]:
+def other_streams(
+    of: Callable[[int, int, int], tuple[int, int, int]],
+) -> AbstractContextManager[None]:
     """Noise from the stream of another (round, call, row)."""
     sound = SecretRandomness.counter
 
@@ -145,20 +146,17 @@ def other_streams(of: Callable[[int, int, int], tuple[int, int, int]]) -> Iterat
         number, use, source = of(*at) if is_noise else at
         return sound(self, purpose, round=number, call=use, row=source)
 
-    with patch.object(SecretRandomness, "counter", counter):
-        yield
+    return patch.object(SecretRandomness, "counter", counter)
 
 
-@contextmanager
-def other_roots(root: Callable[[], int]) -> Iterator[None]:
+def other_roots(root: Callable[[], int]) -> AbstractContextManager[None]:
     """A root of `root()` where one of the system's entropy is asked for."""
     sound = SecretRandomness.__init__
 
     def init(self, given=None, *, hardened=False):
         sound(self, root() if given is None else given, hardened=hardened)
 
-    with patch.object(SecretRandomness, "__init__", init):
-        yield
+    return patch.object(SecretRandomness, "__init__", init)
 
 
 def expected_size(setting: Setting | None, batches: Sequence[tuple]) -> float:
@@ -268,8 +266,9 @@ class Asked:
         )
 
 
-@contextmanager
-def other_cohorts(members: Callable[..., torch.Tensor | np.ndarray]) -> Iterator[None]:
+def other_cohorts(
+    members: Callable[..., torch.Tensor | np.ndarray],
+) -> AbstractContextManager[None]:
     """Who is in a cohort, by `members(engine, cohort, round, sound)`; `sound()` draws as ever."""
     drawn = Engine.draw_cohort
 
@@ -277,12 +276,10 @@ def other_cohorts(members: Callable[..., torch.Tensor | np.ndarray]) -> Iterator
         sound = partial(drawn, self, cohort, round=round)
         return torch.as_tensor(members(self, cohort, round, sound), dtype=torch.bool)
 
-    with patch.object(Engine, "draw_cohort", draw_cohort):
-        yield
+    return patch.object(Engine, "draw_cohort", draw_cohort)
 
 
-@contextmanager
-def other_batches(positions: Callable[[Asked], torch.Tensor]) -> Iterator[None]:
+def other_batches(positions: Callable[[Asked], torch.Tensor]) -> AbstractContextManager[None]:
     """The positions of every batch, by `positions`."""
     drawn = Engine.draw_batch
 
@@ -294,5 +291,4 @@ def other_batches(positions: Callable[[Asked], torch.Tensor]) -> Iterator[None]:
         at = positions(Asked(self, round, call, agent, asked, sound))
         return torch.as_tensor(at, dtype=torch.int64)
 
-    with patch.object(Engine, "draw_batch", draw_batch):
-        yield
+    return patch.object(Engine, "draw_batch", draw_batch)

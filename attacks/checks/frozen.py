@@ -1,5 +1,7 @@
 """Whatever a program can draw randomness from, put into one state, and put back.
 
+A training of the user's is held whole:
+
     generators   of Python, NumPy and torch: seeded
     clocks       a count of how often they were read, in milliseconds
     entropy      `os.urandom`, and so `secrets`, SystemRandom and NumPy's fresh generators: a stream
@@ -16,15 +18,35 @@ import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 _SINCE = 1_700_000_000 * 10**9  # nanoseconds, of every clock
 _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+Place = tuple[Any, str]  # a module or class, and a name in it
+
+
+@contextlib.contextmanager
+def in_one_state(stand_ins: Mapping[Place, Any], *, seeds: Sequence[int]) -> Iterator[None]:
+    """Stand-ins in their places, and generators of Python, NumPy and torch of these seeds."""
+    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 the one that others use
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices), contextlib.ExitStack() as places:
+        for place, stand_in in stand_ins.items():
+            places.enter_context(mock.patch.object(*place, stand_in))
+        random.seed(seeds[0])
+        np.random.seed(seeds[1])  # noqa: NPY002
+        torch.manual_seed(seeds[2])
+        try:
+            yield
+        finally:
+            random.setstate(kept[0])
+            np.random.set_state(kept[1])  # noqa: NPY002
 
 
 @contextlib.contextmanager
@@ -36,11 +58,8 @@ def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
         seed: of the stream that is served as the system's entropy; real entropy when None.
     """
     stream = np.random.default_rng(random.SystemRandom().getrandbits(64) if seed is None else seed)
-    kept = random.getstate(), np.random.get_state()  # noqa: NPY002 the one that others use
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     stand_ins = dict(_stand_ins(stream))
-    originals = {place: getattr(*place) for place in stand_ins}
-    taken = {id(of): stand_ins[place] for place, of in originals.items()}
+    taken = {id(getattr(*place)): stand_in for place, stand_in in stand_ins.items()}
     spaces = _theirs(len(sys.modules))
     held = [
         (space, name, of)
@@ -48,23 +67,14 @@ def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
         for name, of in list(space.items())
         if id(of) in taken
     ]
-    with torch.random.fork_rng(devices):
-        random.seed(int(stream.integers(2**32)))
-        np.random.seed(int(stream.integers(2**32)))  # noqa: NPY002
-        torch.manual_seed(int(stream.integers(2**32)))
+    with in_one_state(stand_ins, seeds=[int(stream.integers(2**32)) for _ in range(3)]):
         try:
             for space, name, of in held:
                 space[name] = taken[id(of)]
-            for place, stand_in in stand_ins.items():
-                setattr(*place, stand_in)
             yield
         finally:
-            for place, of in originals.items():
-                setattr(*place, of)
             for space, name, of in held:
                 space[name] = of
-            random.setstate(kept[0])
-            np.random.set_state(kept[1])  # noqa: NPY002
 
 
 @cache
@@ -79,8 +89,8 @@ def _theirs(_: int) -> list[dict[str, Any]]:
     ]
 
 
-def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[tuple[Any, str], Any]]:
-    """(module or class, name), and what stands there in the meantime."""
+def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[Place, Any]]:
+    """What stands where in the meantime."""
     reads = [0]
 
     def clock(unit: int) -> Any:
@@ -105,8 +115,8 @@ def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[tuple[Any, str], A
         today = utcnow = now
 
     yield (dt, "datetime"), Frozen
-    yield (os, "urandom"), partial(_bytes, stream)
-    yield (random, "_urandom"), partial(_bytes, stream)
+    yield (os, "urandom"), stream.bytes
+    yield (random, "_urandom"), stream.bytes
     plain, seeded = random.Random.seed, torch.manual_seed
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:
@@ -119,7 +129,3 @@ def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[tuple[Any, str], A
     yield (random.Random, "seed"), seed
     yield (random, "seed"), partial(seed, random._inst)
     yield (torch, "seed"), fresh
-
-
-def _bytes(stream: np.random.Generator, count: int) -> bytes:
-    return stream.bytes(count)
