@@ -118,14 +118,13 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         # The part of what is left along each direction, less what rounding may be.
         directions = torch.stack([a / r.deviation**2 for r, a in every]).numpy()
         left = torch.stack([r.left for r, _ in every]).numpy()
-        lost = np.array([r.resolution for r, _ in every])
-        lost = lost * np.linalg.norm(directions, axis=1)
+        lost = np.array([r.resolution for r, _ in every]) * np.linalg.norm(directions, axis=1)
         parts, noise = (left * directions).sum(axis=1), _covariance([r for r, _ in every])
         variance = noise * (directions @ directions.T)
         for i, (row, _) in enumerate(every):
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
-            words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
-            found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
+            words = f"{row.at.where} has a part along {what}, {z:.3g} deviations long"
+            found.note(laws.beyond(z), what=words)
         # All releases together, and how far a fault of the whole size would stand out.
         total = float(variance.sum())
         if total <= 0:
@@ -199,13 +198,12 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
         for j, vector in enumerate(at.release.of):
             if vector.rate >= 1 or vector.round is not None:
                 continue
-            where = f"{at.name} in round {at.played.round}"
             count = at.kept.records.get(j, records.get(vector.owner))
             positions = at.kept.batches.get(j)
             if positions is None or count is None:
                 if vector.owner == at.release.sender:
                     missing = missing or (
-                        f"the batch of {where} was not kept" if positions is None else
+                        f"the batch of {at.where} was not kept" if positions is None else
                         f"how many records {who} holds is not declared; give "
                         f"records={{{vector.owner}: N}} or --holds {vector.owner}:N, or "
                         "release(..., records=N), which its transcript keeps and no line tells"
@@ -213,12 +211,13 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
                 continue
             held = positions.numpy()
             if len(held) and held[-1] >= count:
-                return [], "", f"the batch of {where} holds position {held[-1]} of {count} records"
+                why = f"holds position {held[-1]} of {count} records"
+                return [], "", f"the batch of {at.where} {why}"
             by_round = drawn.setdefault((vector.batch, vector.rate), {})
             mine = by_round.setdefault((at.played.round, at.played.again), {})
             before = mine.setdefault(vector.owner, (count, held))
             if not np.array_equal(before[1], held):
-                return [], "", f"the batch of {where} is another than in an earlier release"
+                return [], "", f"the batch of {at.where} is another than in an earlier release"
     # Rounds in which the same agents drew from as many records are tested together.
     every = []
     for (batch, rate), by_round in drawn.items():

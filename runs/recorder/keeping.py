@@ -243,14 +243,15 @@ def _file(folder: Path, round: int, digest: str) -> Path:
     return folder / f"round-{round}-{digest[:32]}.safetensors"
 
 
-def read_kept(log: Path, digest: str, round: int) -> KeptTranscript:
-    """Read the transcript that a line names.
+def read_kept(logs: Sequence[Path], digest: str, round: int) -> KeptTranscript:
+    """Read the transcript that a line names, beside whichever of a system's logs it lies.
 
     Raises:
         FileNotFoundError: it is not beside the log.
         ValueError: it is another file than the line names, or no transcript.
     """
-    path = _file(kept_folder(log), round, digest)
+    every = [(log, _file(kept_folder(log), round, digest)) for log in logs]
+    log, path = next((one for one in every if one[1].exists()), every[0])
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist, which {log.name} names as kept in round {round}; put it back, "

@@ -250,16 +250,15 @@ class Draws:
                 "were drawn now would be other noise under its name; give it another name"
             )
         # New noise, or the source that has the name already, requested alike.
-        if id is None or id not in self.named:
+        one = None if id is None else self.named.get(id)
+        if one is None:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
             )
             self._waiting_noise.append(one)
             if id is not None:
                 self.named[id] = one
-            return one
-        one = self.named[id]
-        if (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
+        elif (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
             raise InputError(
                 f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is "
                 "requested "
@@ -332,7 +331,7 @@ def labelled(
     round: int,
     drawn: Sequence[DrawnBatch],
     said: EarlierLines,
-    positions: Sequence[NDArray[np.int64] | None] | None,
+    positions: Sequence[NDArray[np.int64] | None],
 ) -> dict[str, Any]:
     """A release's line with the batches that were drawn for its round.
 
@@ -341,7 +340,7 @@ def labelled(
         header: of the log.
         drawn: the batches of the round so far.
         said: by earlier lines.
-        positions: of each vector, where they are given.
+        positions: of each vector, None where they are not given.
 
     Returns:
         The line, with batch, rate and sampler where the recorder drew the batch.
@@ -351,22 +350,21 @@ def labelled(
     """
     of = entry.get("of")
     if of is None:
-        if not any(drawn_batch.owner == sender for drawn_batch in drawn):
+        if not any(one.owner == sender for one in drawn):
             return entry
         of = [{"owner": sender}]
     elif not isinstance(of, Sequence) or not all(isinstance(one, Mapping) for one in of):
         return entry  # the reader says what is wrong
     marked = []
     for place, vector in enumerate(of):
-        mine = [drawn_batch for drawn_batch in drawn if drawn_batch.owner == vector.get("owner")]
-        given = positions[place] if positions is not None and place < len(positions) else None
+        mine = [one for one in drawn if one.owner == vector.get("owner")]
+        given = positions[place] if place < len(positions) else None
         if vector.get("round", round) != round:
             marked.append(said.carried_on(dict(vector)))
-            continue
-        if not mine:
+        elif mine:
+            marked.append(_marked(dict(vector), _which(vector, mine, given), header))
+        else:
             marked.append(dict(vector))
-            continue
-        marked.append(_marked(dict(vector), _which(vector, mine, given), header))
     return {**entry, "of": marked}
 
 
@@ -377,11 +375,11 @@ def _which(
     # A batch by its name, by its positions, or the only one of its owner.
     owner = vector["owner"]
     if "batch" in vector:
-        named = [drawn_batch for drawn_batch in drawn if drawn_batch.name == str(vector["batch"])]
+        named = [one for one in drawn if one.name == str(vector["batch"])]
         if not named:
             raise InputError(
                 f"batch={shown(vector['batch'])} of agent {owner} was not drawn in this round; "
-                f"drawn are {', '.join(drawn_batch.name for drawn_batch in drawn)}"
+                f"drawn are {', '.join(one.name for one in drawn)}"
             )
         # Positions that are given must be those that were drawn.
         if given is not None and not np.array_equal(given, named[0].positions):
@@ -391,9 +389,7 @@ def _which(
             )
         return named[0]
     if given is not None:
-        same = [
-            drawn_batch for drawn_batch in drawn if np.array_equal(given, drawn_batch.positions)
-        ]
+        same = [one for one in drawn if np.array_equal(given, one.positions)]
         if not same:
             raise InputError(
                 f"batch is none of the {len(drawn)} that ledger.batch drew for agent {owner} in "
@@ -444,6 +440,7 @@ class Sent(NamedTuple):
 def transcribed(
     release: Release,
     *,
+    round: int,
     drawn: Draws,
     sent: Sent,
     batches: Sequence[NDArray[np.int64] | None],
@@ -466,10 +463,14 @@ def transcribed(
         order: positions in the order of the rows, as the caller gave the batch.
 
     Raises:
-        ValueError: sizes that do not fit.
+        ValueError: no value, or sizes that do not fit.
     """
     value, known, scale = sent
-    assert value is not None  # noqa: S101 # who keeps a round looked
+    if value is None:
+        raise InputError(
+            f"value is missing, and round {round} is kept: give value=, and batch= and point= "
+            "where it holds gradients; or leave the round out of keep"
+        )
     check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}
@@ -489,9 +490,8 @@ def transcribed(
         elif records is not None and at is not None:
             held[j] = records
     if known is not None and known.shape != value.shape:
-        raise InputError(
-            f"known has {len(known)} coordinates and value {len(value)}; they are added up"
-        )
+        told = f"known has {len(known)} coordinates and value {len(value)}"
+        raise InputError(f"{told}; they are added up")
     return KeptTranscript(
         value=value,
         known=known,

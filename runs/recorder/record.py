@@ -154,10 +154,8 @@ def record(
 
 
 def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
-    entry = {"schema": SCHEMA, **{key: of for key, of in given.items() if of is not None}}
+    entry = {"schema": SCHEMA, **{key: plain(of) for key, of in given.items() if of is not None}}
     entry["unit"] = str(entry["unit"])
-    for key, of in entry.items():
-        entry[key] = plain(of)
     if "agents" not in entry:
         raise InputError("agents is missing; say how many agents there are, a server not counted")
     header = read_header(entry)

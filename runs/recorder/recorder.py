@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -318,7 +317,8 @@ class Recorder:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
             if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
                 raise InputError(f"of={shown(of)} must be a list of vectors")
-            batches = self._batches(batch, 1 if of is None else len(of))
+            given = each_of(batch, 1 if of is None else len(of), "batch")
+            batches = [None if one is None else positions_of(one) for one in given]
             # The line, read back as an account will read it.
             entry: dict[str, Any] = {
                 "from": SERVER if who == self.header.agents else who,
@@ -336,7 +336,7 @@ class Recorder:
                 round=at,
                 drawn=self._drawn.batches,
                 said=self._said,
-                positions=None if batch is None else batches,
+                positions=batches,
             )
             release = read_release(entry, self.header, round=at)
             for one in (*release.loose, Loose("scale", scale, release.scale)):
@@ -357,14 +357,10 @@ class Recorder:
             if self._canaries is not None:
                 self._canaries.check(release, sent, batches[0] if batches else None)
             kept = None
-            if self.keeps(at) and sent.value is None:
-                raise InputError(
-                    f"value is missing, and round {at} is kept: give value=, and batch= and point= "
-                    "where it holds gradients; or leave the round out of keep"
-                )
             if self.keeps(at):
                 kept = transcribed(
                     release,
+                    round=at,
                     drawn=self._drawn,
                     sent=sent,
                     batches=batches,
@@ -489,12 +485,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -541,6 +532,3 @@ class Recorder:
                 taken = {of.name for of in held} | self._said.batches(batch.owner)
                 free = (str(n) for n in range(len(taken) + 1))
                 batch.name = next(name for name in free if name not in taken)
-
-    def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
-        return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]
