@@ -20,16 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...privacy._validate import within
-from ...privacy.accounting.trade_off import TradeOff, trade_off
+from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import Verdict
-from ..bounds.lower_bounds import (
-    LEAST_SHARE,
-    Guesses,
-    LowerBound,
-    best_threshold,
-)
-from ..bounds.mechanism import Claim
+from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound, best_threshold
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
 from ..bounds.ranked import ideal_ranked, ranked
 from .claimed import Claimed, small
@@ -115,7 +109,7 @@ def score_bounds(
         found.append(
             replace(bound, name=how, threshold=at, confidence=confidence, assumptions=words)
         )
-    return sorted(found, key=_strength, reverse=True)
+    return sorted(found, key=lambda bound: bound.strength, reverse=True)
 
 
 def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: float) -> float:
@@ -182,26 +176,13 @@ def _least_error(claimed: Claimed, share: float) -> float:
     claim, epsilon = claimed.mechanism, claimed.epsilon
     if claim is None:
         return (1.0 - claimed.delta) / (1.0 + np.exp(min(epsilon, 700.0)))
-    return _error_of_surest(_curve(claim), share)
-
-
-def _curve(claim: Claim) -> TradeOff:
-    return trade_off(claim.rounds, adjacency=claim.adjacency)
-
-
-def _error_of_surest(curve: TradeOff, share: float) -> float:
-    """Of both sides alike: FPR a and TPR 1 - f(a), guessed together with probability `share`."""
+    # Of both sides alike: FPR a and TPR 1 - f(a), guessed together with probability `share`.
     alarms = np.concatenate([[0.0], np.geomspace(1e-12, 1.0, 4000)])
+    curve = trade_off(claim.rounds, adjacency=claim.adjacency)
     found = 1.0 - curve.false_negative_rates(alarms)
-    at = int(np.searchsorted(alarms + found, share))
-    at = min(at, alarms.size - 1)
+    at = min(int(np.searchsorted(alarms + found, share)), alarms.size - 1)
     guessed = float(alarms[at] + found[at])
     return 0.0 if guessed == 0.0 else float(alarms[at]) / guessed
-
-
-def _strength(bound: LowerBound) -> tuple[float, float]:
-    scale = bound.noise_scale
-    return bound.epsilon, -np.inf if scale is None else -scale
 
 
 LEAST = 20  # canaries; fewer show nothing of any claim worth making
@@ -212,12 +193,7 @@ MANY = 10  # times as many canaries: what these would show, where only a pair is
 
 @runtime_checkable
 class Scored(Protocol):
-    """Scores with their coins, such as `Planted.score` returns.
-
-    Attributes:
-        scores: (m,) higher for records that are in.
-        included: (m,) bool.
-    """
+    """Scores with their coins, such as `Planted.score` returns."""
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -420,22 +396,18 @@ def _verdict(bounds: Sequence[LowerBound], claim: Claimed, best: float | None) -
 
 
 def _guesses(scores: ArrayLike | Scored, included: ArrayLike | None) -> Guesses:
+    """The guesses of an audit, refused where they are no evidence."""
     if isinstance(scores, Scored):
         if included is not None:
             raise InputError("included comes with these scores; leave it out")
-        values, coins = scores.scores, scores.included
-        return _checked(np.asarray(values, dtype=np.float64), np.asarray(coins))
-    if included is None:
+        scores, included = scores.scores, scores.included
+    elif included is None:
         raise InputError("included is missing: give one truth value a score, its canary's coin")
     try:
         values = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputTypeError(f"scores of {type(scores).__name__} must be (m,) numbers") from None
-    return _checked(values, np.asarray(included))
-
-
-def _checked(values: NDArray[np.float64], coins: NDArray[Any]) -> Guesses:
-    """The guesses of an audit, refused where they are no evidence."""
+    coins = np.asarray(included)
     if coins.dtype.kind in "iu" and np.isin(coins, (0, 1)).all():
         coins = coins.astype(bool)
     if values.ndim == 1 and not LEAST <= values.size <= MOST:
