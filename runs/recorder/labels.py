@@ -440,7 +440,6 @@ class Sent(NamedTuple):
 def transcribed(
     release: Release,
     *,
-    round: int,
     drawn: Draws,
     sent: Sent,
     batches: Sequence[NDArray[np.int64] | None],
@@ -463,14 +462,10 @@ def transcribed(
         order: positions in the order of the rows, as the caller gave the batch.
 
     Raises:
-        ValueError: no value, or sizes that do not fit.
+        ValueError: sizes that do not fit.
     """
     value, known, scale = sent
-    if value is None:
-        raise InputError(
-            f"value is missing, and round {round} is kept: give value=, and batch= and point= "
-            "where it holds gradients; or leave the round out of keep"
-        )
+    assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}

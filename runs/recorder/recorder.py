@@ -358,9 +358,13 @@ class Recorder:
                 self._canaries.check(release, sent, batches[0] if batches else None)
             kept = None
             if self.keeps(at):
+                if sent.value is None:
+                    raise InputError(
+                        f"value is missing, and round {at} is kept: give value=, and batch= and "
+                        "point= where it holds gradients; or leave the round out of keep"
+                    )
                 kept = transcribed(
                     release,
-                    round=at,
                     drawn=self._drawn,
                     sent=sent,
                     batches=batches,
