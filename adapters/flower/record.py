@@ -77,7 +77,6 @@ def check_reply(
             "return its model"
         )
     for name in declared:
-        _check_numbers(content.array_records[name], name)
         _check_arrays(content.array_records[name], name, received)
     return declared[0] if declared else None
 
@@ -111,16 +110,7 @@ def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
 
 
 def _check_arrays(record: Any, name: str, received: Any) -> None:
-    """Refuse arrays that the message had not, such as statistics of a layer."""
-    known = {key for array_record in received.array_records.values() for key in array_record}
-    if more := [key for key in record if key not in known]:
-        raise InputError(
-            f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "
-            "update of what was received; send the model's own arrays alone"
-        )
-
-
-def _check_numbers(record: Any, name: str) -> None:
+    """Refuse arrays of other than finite floats, and those that the message had not."""
     try:
         arrays = record.to_numpy_ndarrays()
     except (TypeError, ValueError):  # its text may quote what it read
@@ -139,6 +129,12 @@ def _check_numbers(record: Any, name: str) -> None:
                 f"{name} holds a number that is not finite, which shows that a sum overflowed, and "
                 "that depends on the records; send nothing in this round"
             )
+    known = _by_name(received)  # a layer's statistics may be others
+    if more := [key for key in record if key not in known]:
+        raise InputError(
+            f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "
+            "update of what was received; send the model's own arrays alone"
+        )
 
 
 # How much a reply changed what was received: at least its noise, at most its bound and noise.
@@ -422,8 +418,8 @@ class RecordedReplies:
         ) as log:
             at = log.next_round if at is None else at
             before = flat(received, sent)
-            of = {"value": flat(sent, sent), "known": before, "noise_first": self.noise_first}
-            of |= {"point": before} if log.keeps(at) else {}
+            of: dict[str, Any] = {"point": before} if log.keeps(at) else {}
+            of |= {"value": flat(sent, sent), "known": before, "noise_first": self.noise_first}
             log.release(at, kind="model", to="server", noise=self.noise_std, **of)
 
     def _who(self, ctxt: Any) -> tuple[int, int]:

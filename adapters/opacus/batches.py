@@ -58,12 +58,12 @@ class Batches:
                 "make_private returned it"
             )
         self.loader: Any = loader
-        self._sampler: Any = self.loader.batch_sampler
-        _check(loader, self._sampler)
-        self.poisson = isinstance(self._sampler, UniformWithReplacementSampler)
+        sampler: Any = self.loader.batch_sampler
+        held: Any = self.loader.dataset
+        _check(loader, sampler)
+        self.poisson, self._sampler = isinstance(sampler, UniformWithReplacementSampler), sampler
         self.rate = self.rate_now()
-        drawn_from = self._sampler.num_samples if self.poisson else len(self.loader.dataset)
-        self.records = int(drawn_from)
+        self.records = int(sampler.num_samples) if self.poisson else len(held)
         self.ahead: deque[_Drawn] = deque()
         self._delivered: list[_Drawn] = []
 

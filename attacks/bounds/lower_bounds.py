@@ -279,7 +279,6 @@ def total_error(guesses: Guesses, *, claim: Claim, delta: float, confidence: flo
 
     Source: Clopper and Pearson 1934; TV of the mechanism's own curve.
 
-    >>> import numpy as np
     >>> coins = np.arange(5000) % 2 == 0
     >>> scores = np.where(coins, 1.0, -1.0)
     >>> scores[:1800] *= -1.0
@@ -338,7 +337,6 @@ def two_sided(guesses: Guesses, *, claim: Claim, delta: float, confidence: float
 
     Source: Nasr et al. 2023, section 4, at a threshold fixed in advance.
 
-    >>> import numpy as np
     >>> coins = np.arange(5000) % 2 == 0
     >>> scores = np.where(coins, 1.0, -1.0)
     >>> scores[:1800] *= -1.0

@@ -104,8 +104,6 @@ def one_run_f_dp(
     (1.9, 500, 88)
     """
     kind = family(claim)
-    if kind is Family.ANY:
-        return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
     bound, right = _counted(
         guesses, delta=delta, confidence=confidence, name="one-run f-DP", made=made
     )
@@ -116,11 +114,11 @@ def one_run_f_dp(
         epsilon = epsilon_from_mu(mu, delta)
         words = f"{bound.assumptions}; the adversary's view of all rounds is Gaussian."
     else:
-        scale = _smallest_scale(claim, **counts, risk=1.0 - confidence)
+        sampled = kind is Family.SAMPLED
+        scale = _smallest_scale(claim, **counts, risk=1.0 - confidence) if sampled else 0.0
         if scale == 0.0:
-            return _without_curve(
-                guesses, claim=claim, delta=delta, confidence=confidence, made=made
-            )
+            pure = one_run_pure(guesses, delta=delta, confidence=confidence, made=made)
+            return replace(pure, name=bound.name)
         epsilon = least_epsilon_at(claim, scale, delta)
         words = f"{bound.assumptions}; rounds are sampled and composed as declared."
     return replace(bound, epsilon=epsilon, noise_scale=scale, assumptions=words)
@@ -332,10 +330,3 @@ def _counted(
         assumptions=_ONE_RUN.format(r=chosen.size, m=canaries),
     )
     return bound, bound.guesses - bound.errors
-
-
-def _without_curve(
-    guesses: Guesses, *, claim: Claim, delta: float, confidence: float, made: int | None
-) -> LowerBound:
-    lower_bound = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
-    return replace(lower_bound, name="one-run f-DP")

@@ -174,7 +174,9 @@ class MembershipResult:
         value, low, high = rate.true_positive_rate(confidence=self.confidence)
         told = f"{said}: {value:.3f} ({share} interval {low:.3f} to {high:.3f})"
         allowed = self.allowed(rate.asked)
-        return told if allowed is None else f"{told}; the claim allows {_up(allowed)}"
+        if allowed is None:
+            return told
+        return f"{told}; the claim allows {math.ceil(allowed * 1000 - 1e-9) / 1000:.3f}"
 
 
 def membership(
@@ -273,7 +275,3 @@ def _attack_name(method: str, mode: str) -> str:
     if mode not in _MODES:
         raise InputError(f"mode={mode!r} must be one of {', '.join(_MODES)}")
     return "loss threshold" if method == _LOSS else f"{_NAMES[method]} {mode}"
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 1000 - 1e-9) / 1000:.3f}"

@@ -12,7 +12,7 @@ claim in twenty is contradicted. Ask for 99.9 %, or audit with fresh canaries, b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -137,7 +137,7 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
             claimed.mechanism, canaries=canaries, delta=claimed.delta, confidence=half
         )
     guessed = canaries if ratios else canaries - canaries // EVERY
-    counts = list(_made(guessed, claimed, ratios=ratios))
+    counts = _made(guessed, claimed, ratios=ratios)
     share = 1.0 - (1.0 - confidence) / (len(counts) * (2 if ratios else 1))
     found = [0.0]
     for made in counts:
@@ -152,12 +152,10 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
     return max(found)
 
 
-def _made(canaries: int, claimed: Claimed, *, ratios: bool) -> Iterator[int | None]:
+def _made(canaries: int, claimed: Claimed, *, ratios: bool) -> Sequence[int | None]:
     """How many canaries each bound guesses; None where it has no choice."""
-    if ratios and claimed.mechanism is not None:
-        yield None
-        return
-    yield from sorted({canaries, guesses_made(canaries)})
+    counted = claimed.mechanism is None or not ratios
+    return sorted({canaries, guesses_made(canaries)}) if counted else [None]
 
 
 def _bound(
@@ -245,8 +243,9 @@ class ScoresAudit:
     def measured_words(self) -> str:
         """The bound that was found, without what follows."""
         return (
-            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
-            f"({100 * self.confidence:.6g} % confidence, {self.canaries} canaries)"
+            f"epsilon is at least {_digits(self.epsilon, math.floor)} at delta "
+            f"{small(self.claimed.delta)} ({100 * self.confidence:.6g} % confidence, "
+            f"{self.canaries} canaries)"
         )
 
     def words(self) -> str:
@@ -260,7 +259,8 @@ class ScoresAudit:
         if self.verdict is Verdict.CONSISTENT:
             return f"{found}: consistent with the claim of {said}"
         scale = self.bounds[0].noise_scale
-        noise = "" if scale is None else f"; the noise is at most {_up(scale)} times that declared"
+        most = "" if scale is None else _digits(scale, math.ceil)
+        noise = most and f"; the noise is at most {most} times that declared"
         return (
             f"{found}{noise}: this contradicts the claim of {said}. Of a true claim an audit finds "
             f"so with probability at most {1.0 - self.confidence:.2g}"
@@ -400,7 +400,7 @@ def _guesses(scores: ArrayLike | Scored, included: ArrayLike | None) -> Guesses:
     if isinstance(scores, Scored):
         if included is not None:
             raise InputError("included comes with these scores; leave it out")
-        scores, included = scores.scores, scores.included
+        included, scores = scores.included, scores.scores
     elif included is None:
         raise InputError("included is missing: give one truth value a score, its canary's coin")
     try:
@@ -467,16 +467,9 @@ def _split(split: ArrayLike | None, guesses: Guesses) -> NDArray[np.bool_]:
     return setting
 
 
-def _down(value: float) -> str:
-    """Three digits, never rounded up."""
-    if value == 0.0:
-        return "0"
-    scale = 10.0 ** (2 - math.floor(math.log10(value)))
-    return f"{math.floor(value * scale) / scale:.3g}"
-
-
-def _up(value: float) -> str:
+def _digits(value: float, rounded: Callable[[float], int]) -> str:
+    """Three digits, rounded to one side alone: by `math.floor` or by `math.ceil`."""
     if value == 0.0 or math.isinf(value):
         return f"{value:g}"
     scale = 10.0 ** (2 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{rounded(value * scale) / scale:.3g}"

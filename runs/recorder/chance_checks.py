@@ -78,6 +78,8 @@ def check_sums(of: LeftOver) -> Check:
         exact = [row for row in bounded if row.is_drawn]
         seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
         why = ""
+        needed = f"deviations of the noise, and {_NEEDED} are needed; keep more rounds, or let the "
+        needed += "recorder draw the noise"
         if own and not cut:
             beyond = math.inf
         elif not cut:
@@ -86,23 +88,14 @@ def check_sums(of: LeftOver) -> Check:
                 "whether longer ones would be clipped"
             )
         elif not seen and beyond < _NEEDED:
-            why = (
-                f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, "
-                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
-            )
+            why = f"if nothing were clipped it would show by {beyond:.1f} {needed}"
         if not why and len(exact) < len(bounded) and along < _NEEDED:
-            why = (
-                f"a sum of twice the weight would show by {along:.1f} deviations of the noise, "
-                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
-            )
+            why = f"a sum of twice the weight would show by {along:.1f} {needed}"
         if why:
             return Check.not_run(name, why)
         outcome = f"none fails, and a sum of twice the weight would show by {along:.1f} deviations"
-        outcome += (
-            ", and vectors are bounded as the oracle bounds them"
-            if own
-            else f", one without clipping by {beyond:.1f}"
-        )
+        rule = "and vectors are bounded as the oracle bounds them"
+        outcome += f", {rule if own else f'one without clipping by {beyond:.1f}'}"
     words += f"; {outcome}."
     return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=words)
 
@@ -155,7 +148,6 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
     """Kept batches are Poisson at their declared rates.
 
     Args:
-        rounds: what was kept.
         records: by agent how many it holds, where the recorder did not draw its batches.
     """
     name = "sampler"

@@ -84,7 +84,6 @@ def check_points(
     """Points, and what is said to be known, are released, public, or made of such.
 
     Args:
-        rounds: what was kept.
         points: (round, agent, released) -> the point, or several of which each must be one; without
             it a point that is none of the released values is not accused.
         public: vectors that everybody knows, such as the initial model.
@@ -334,8 +333,6 @@ def check_knowledge(
     """Noise with a name is what each agent that is said to know it makes of it again.
 
     Args:
-        rounds: what was kept.
-        of: what is left of the releases.
         sources: (id, agent) -> (D,) the standard normal numbers of a source, as an agent makes
             them from the seed that it holds.
     """

@@ -19,13 +19,12 @@ from ...privacy.releases.received import Received
 from ...privacy.releases.values import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import KeptTranscript, check_precise, each_of, plain, vector_of
+from .keeping import PRECISE, KeptTranscript, check_precise, each_of, plain, vector_of
 from .outcome import kept_rows
 
 # What earlier lines say, which later ones may not deny.
 #
 # A reader refuses a log that contradicts itself, so a line that would is never written.
-
 
 # (owner, batch, None) with its rate, or (owner, batch, vector) with its clip norm.
 _Fact = tuple[tuple[int, str, str | None], float]
@@ -35,9 +34,6 @@ class EarlierLines:
     """Rates of batches, clip norms of vectors, knowers of sources, and who received what.
 
     Rounds that are alike share what is held of them.
-
-    Args:
-        header: of the log.
     """
 
     def __init__(self, header: Header) -> None:
@@ -224,19 +220,18 @@ class Draws:
                 "draw from as many as len(data) says"
             )
         found = poisson_batch(records, rate, generator=stream)
-        drawn = np.asarray(
-            found if planted is None else planted.present(found.tolist()), dtype=np.int64
+        here = found if planted is None else planted.present(found.tolist())
+        drawn = DrawnBatch(
+            owner=owner, positions=np.asarray(here, dtype=np.int64), records=records, rate=rate
         )
-        self._waiting_batches.append(
-            DrawnBatch(owner=owner, positions=drawn, records=records, rate=rate)
-        )
-        return drawn.copy()
+        self._waiting_batches.append(drawn)
+        return drawn.positions.copy()
 
     def draw_noise(self, shape: Any, std: Any, id: str | None, like: Any) -> Tensor | NDArray[Any]:
         """Noise of a shape, as a tensor or, where `like` is one, an array."""
         self.check_process()
-        drawn_noise = self._noise_of(shape, std, id, like)
-        made = self.made(drawn_noise).reshape(drawn_noise.shape)
+        of = self._noise_of(shape, std, id, like)
+        made = self.made(of).reshape(of.shape)
         return made.numpy() if isinstance(like, np.ndarray) else made
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
@@ -307,7 +302,7 @@ def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
         dtype, device = torch.from_numpy(np.empty(0, like.dtype)).dtype, torch.device("cpu")
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
-    if dtype not in (torch.float32, torch.float64):
+    if dtype not in PRECISE:
         raise InputError(f"like holds {dtype}; noise is drawn in float32 or float64")
     return dtype, device
 
@@ -448,17 +443,10 @@ def transcribed(
     rows: Any,
     order: Any,
 ) -> KeptTranscript:
-    """The transcript of a release.
+    """The transcript of a release, of what was drawn for its round and given to `release`.
 
     Args:
-        release: as its line says it.
-        drawn: what the recorder drew for its round.
-        sent: what leaves.
         batches: positions of each vector, None where none were given.
-        point: one for all vectors, or a tuple of one for each.
-        records: that batches were drawn from which the recorder did not draw.
-        rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
-            all or a tuple; None where it is not kept.
         order: positions in the order of the rows, as the caller gave the batch.
 
     Raises:

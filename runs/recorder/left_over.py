@@ -17,9 +17,10 @@ those whose names come again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -316,29 +317,23 @@ class LeftOver:
     @property
     def residuals(self) -> Sequence[Sequence[Residual]]:
         """See `Recording`; rounds that share a source are one."""
-        return [[self._residual(of) for of in _alike(rows)] for rows in self._blocks]
+        return [[self._residual(of) for of in _grouped(rows, _kind)] for rows in self._blocks]
 
     @cached_property
     def _blocks(self) -> list[list[Row]]:
-        by_round: dict[object, list[Row]] = {}
-        met: dict[str, set[object]] = {}
-        for row in self.rows:
-            by_round.setdefault(row.at.played, []).append(row)
-            for one in row.at.release.noise:
-                if one.id is not None:
-                    met.setdefault(one.id, set()).add(row.at.played)
-        if any(len(rounds) > 1 for rounds in met.values()):
+        every = {(row.at.played, one.id) for row in self.rows for one in row.at.release.noise}
+        named = [name for _, name in every if name is not None]
+        if len(set(named)) < len(named):
             return [self.rows]
-        return list(by_round.values())
+        return _grouped(self.rows, lambda row: row.at.played)
 
     @cached_property
     def _columns(self) -> dict[object, int]:
         """Each source's number: of a name, or of a release's own."""
         found: dict[object, int] = {}
-        for rows in self._blocks:
-            for row in rows:
-                for j, one in enumerate(row.at.release.noise):
-                    found.setdefault(_source(row, j, one.id), len(found))
+        for row in chain.from_iterable(self._blocks):
+            for j, one in enumerate(row.at.release.noise):
+                found.setdefault(_source(row, j, one.id), len(found))
         return found
 
     def _residual(self, rows: Sequence[Row]) -> Residual:
@@ -400,12 +395,16 @@ def rounds_text(numbers: Sequence[int]) -> str:
     return f"{word} {', '.join(map(str, numbers))}"
 
 
-def _alike(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one kind and width."""
-    found: dict[tuple[str, int], list[Row]] = {}
+def _grouped(rows: Sequence[Row], key: Callable[[Row], object]) -> list[list[Row]]:
+    """Rows whose keys are equal together, in order."""
+    found: dict[object, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.at.release.kind, len(row.left)), []).append(row)
+        found.setdefault(key(row), []).append(row)
     return list(found.values())
+
+
+def _kind(row: Row) -> object:
+    return row.at.release.kind, len(row.left)
 
 
 def _source(row: Row, j: int, id: str | None) -> object:

@@ -174,12 +174,7 @@ def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
 
 
 def check_rows(of: LeftOver, oracle: Oracle) -> Check:
-    """Each row is that of its record alone, for the oracle and in the training.
-
-    Args:
-        of: what is left of the releases.
-        oracle: of gradients.
-    """
+    """Each row is that of its record alone, for the oracle and in the training."""
     name, header = "rows", of.rounds.log.header
     # The oracle asked for each record by itself, and beside half of the others.
     every = [one for row in of.rows for one in row.batches]

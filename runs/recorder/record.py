@@ -195,10 +195,8 @@ def _path(path: Path, header: Header, *, folder: bool, new: bool) -> Path:
 
 def _of_its_own(path: Path) -> Path:
     """Where a further training writes, in the folder of a first one."""
-    for number in count(2):
-        own = path.parent / f"{TRAINING}{number}" / path.name
-        if not own.exists():
-            break
+    others = (path.parent / f"{TRAINING}{number}" / path.name for number in count(2))
+    own = next(other for other in others if not other.exists())
     warnings.warn(
         f"{path.parent} holds another training; the log of this one is {own}: account for each, "
         "and where both have the same records, what they cost adds up",

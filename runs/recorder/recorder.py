@@ -24,7 +24,7 @@ from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .canaries import PlantedRows
-from .keeping import each_of, keep, plain, positions_of, vector_of
+from .keeping import PRECISE, each_of, keep, plain, positions_of, vector_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
@@ -86,16 +86,11 @@ class Observing(System, Protocol):
 # else the whole of what leaves, is rounded with clean data beside it. What leaves in fewer digits
 # than float32 was summed in float32.
 
-_SUMMED = (torch.float32, torch.float64)
-
 
 def check_floor(release: Release, sent: Sent) -> None:
     """Refuse a release whose noise is lost in the rounding of the numbers beside it.
 
-    Args:
-        release: as its line says it; one without noise, or whose noise came first, is not looked
-            at.
-        sent: what leaves.
+    One without noise, or whose noise came first, is not looked at.
 
     Raises:
         ValueError: rounding would add more than 2^-8 to mu.
@@ -107,7 +102,7 @@ def check_floor(release: Release, sent: Sent) -> None:
     # Noise that two parties know hides nothing from one of them, unless there is no other.
     own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
     deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
-    kind = torch.float32 if known is None and beside.dtype not in _SUMMED else beside.dtype
+    kind = torch.float32 if known is None and beside.dtype not in PRECISE else beside.dtype
     beside = beside.double()
     lost = mu_lost(float(beside.norm()), deviation, eps=torch.finfo(kind).eps)
     if lost <= MOST_LOST:
