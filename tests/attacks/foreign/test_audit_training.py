@@ -162,7 +162,6 @@ class Short(Log):
         (lambda d: Short(d, telling=1.0), {}, r"scores of shape \(3,\) for 40 canaries"),
         (untrained, {"canaries": 5}, r"must lie in \[20"),
         (untrained, {"per_run": 0}, "per_run=0"),
-        (lambda d: d[len(d)], {}, "train raised IndexError"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_a_sentence(train, options, words):
