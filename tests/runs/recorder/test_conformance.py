@@ -13,17 +13,8 @@ from overhear.privacy.releases.values import read_clip
 from overhear.runs.recorder import recorder
 from overhear.runs.recorder.keeping import clipped_rows, per_example
 from overhear.runs.recorder.record import record
-from tests.runs.recorder.gossip import (
-    AGENTS,
-    RECORDS,
-    START,
-    STD,
-    D,
-    checked,
-    clipped,
-    gradients,
-    play,
-)
+
+from .gossip import AGENTS, RECORDS, START, STD, D, checked, clipped, gradients, play
 
 pytestmark = pytest.mark.filterwarnings("ignore:transcripts of")
 PASSED, FAILED, NOT_RUN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_RUN
