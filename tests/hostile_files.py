@@ -431,7 +431,7 @@ def _kept(path: Path) -> object:
     place = kept_folder(path.parent / "0.jsonl")
     place.mkdir(exist_ok=True)
     (place / f"round-3-{digest[:32]}.safetensors").write_bytes(path.read_bytes())
-    return read_kept(path.parent / "0.jsonl", digest, 3)
+    return read_kept([path.parent / "0.jsonl"], digest, 3)
 
 
 def _honest_kept() -> bytes:

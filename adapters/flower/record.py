@@ -38,7 +38,6 @@ from ...runs.recorder.record import rounds_to_keep
 
 # What a client's reply holds: the one declared array record, and everything else by name.
 
-
 _SHOWN = 6
 TRAIN = "train"
 _WEIGHT = "num-examples"  # by which Flower's strategies weight a reply: how many records there are
@@ -78,7 +77,6 @@ def check_reply(
             "return its model"
         )
     for name in declared:
-        _check_numbers(content.array_records[name], name)
         _check_arrays(content.array_records[name], name, received)
     return declared[0] if declared else None
 
@@ -112,16 +110,7 @@ def _entries(content: Any, allow: Collection[str]) -> Iterator[str]:
 
 
 def _check_arrays(record: Any, name: str, received: Any) -> None:
-    """Refuse arrays that the message had not, such as statistics of a layer."""
-    known = {key for array_record in received.array_records.values() for key in array_record}
-    if more := [key for key in record if key not in known]:
-        raise InputError(
-            f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "
-            "update of what was received; send the model's own arrays alone"
-        )
-
-
-def _check_numbers(record: Any, name: str) -> None:
+    """Refuse arrays of other than finite floats, and those that the message had not."""
     try:
         arrays = record.to_numpy_ndarrays()
     except (TypeError, ValueError):  # its text may quote what it read
@@ -140,6 +129,12 @@ def _check_numbers(record: Any, name: str) -> None:
                 f"{name} holds a number that is not finite, which shows that a sum overflowed, and "
                 "that depends on the records; send nothing in this round"
             )
+    known = _by_name(received)  # a layer's statistics may be others
+    if more := [key for key in record if key not in known]:
+        raise InputError(
+            f"{name} holds the array {more[0]!r}, which the message had not, so that it is no "
+            "update of what was received; send the model's own arrays alone"
+        )
 
 
 # How much a reply changed what was received: at least its noise, at most its bound and noise.
@@ -150,7 +145,6 @@ def _check_numbers(record: Any, name: str) -> None:
 #     P(|v + z| < s sqrt(q)) <= P(chi2_n < q),        |v + z| <= |v| + |z|
 #
 # A reply that is as declared is refused once in 10**12 arrays.
-
 
 _FALSE_ALARM = 1e-12
 _CLIPPING_NORM = "clipping_norm"  # by which Flower's strategies tell clients their bound
@@ -296,12 +290,14 @@ def record(
     if importlib.util.find_spec("flwr") is None:
         raise needs("overhear.adapters.flower", "flwr")
     kept = rounds_to_keep(keep)
+    if isinstance(allow, str) or not all(isinstance(one, str) for one in allow):
+        raise InputTypeError(f"allow={allow!r:.60} must be a list of names of records")
     return RecordedReplies(
         folder=Path(folder).absolute(),
         unit=Unit(unit),
         clip=clip,
         noise_std=noise_std,
-        allow=_names(allow),
+        allow=tuple(sorted(set(allow))),
         agent=agent,
         agents=agents,
         keep=kept if isinstance(kept, str) else tuple(sorted(kept)),
@@ -312,20 +308,7 @@ def record(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedReplies:
-    """The mod; made by `record`. It holds settings alone, and may be pickled.
-
-    Attributes:
-        folder: of the logs.
-        unit: a record or a client.
-        clip: of the update.
-        noise_std: of each number.
-        allow: what may leave without noise.
-        agent: the client's number, None for its partition.
-        agents: how many there are, None for the number of partitions.
-        keep: rounds whose transcripts are kept.
-        noise_first: whether the noise meets the update before the model does.
-        rounds: the number of the last round, None where it is not known.
-    """
+    """The mod; made by `record`. It holds its settings alone, and may be pickled."""
 
     folder: Path
     unit: Unit
@@ -392,18 +375,15 @@ class RecordedReplies:
     def _withheld(self, msg: Any, agent: int, why: str) -> Any:
         """A reply that says nothing. Why is told once, in the client's log and beside its lines."""
         path = self.folder / f"agent-{agent}{WITHHELD}"
-        told = (
-            read_bounded(path, _MOST_TOLD).decode(errors="replace").splitlines()
-            if path.exists()
-            else []
-        )
+        told = list[str]()
+        if path.exists():
+            told = read_bounded(path, _MOST_TOLD).decode(errors="replace").splitlines()
         said = plain(why, most=None)
         if said not in told:
             _LOG.error("no reply is sent: %s", said)
             make_folder(self.folder)
-            write_durably(
-                path, "".join(f"{one}\n" for one in (*told, said)[-_MOST_REASONS:]).encode()
-            )
+            last = (*told, said)[-_MOST_REASONS:]
+            write_durably(path, "".join(f"{one}\n" for one in last).encode())
         if importlib.util.find_spec("flwr") is not None:
             from flwr.app import Error, Message
 
@@ -423,13 +403,14 @@ class RecordedReplies:
 
     def _write(self, at: int | None, sent: Any, received: Any, *, agent: int, agents: int) -> None:
         path = self.folder / f"agent-{agent}.jsonl"
+        more = f"; without noise: {', '.join(self.allow)}" if self.allow else ""
         with open_log(
             path,
             agent=agent,
             agents=agents,
             clip=self.clip,
             unit=self.unit,
-            system=self._system,
+            system=f"flower{more}",
             noise=self.noise_std or None,
             rounds=self.rounds,
             keep=self.keep,
@@ -437,17 +418,9 @@ class RecordedReplies:
         ) as log:
             at = log.next_round if at is None else at
             before = flat(received, sent)
-            of: dict[str, Any] = {"value": flat(sent, sent), "known": before}
-            of["noise_first"] = self.noise_first
-            if log.keeps(at):
-                of["point"] = before
+            of: dict[str, Any] = {"point": before} if log.keeps(at) else {}
+            of |= {"value": flat(sent, sent), "known": before, "noise_first": self.noise_first}
             log.release(at, kind="model", to="server", noise=self.noise_std, **of)
-
-    @property
-    def _system(self) -> str:
-        if not self.allow:
-            return "flower"
-        return f"flower; without noise: {', '.join(self.allow)}"
 
     def _who(self, ctxt: Any) -> tuple[int, int]:
         """The client's number, and how many there are."""
@@ -473,9 +446,3 @@ def _round_of(msg: Any) -> int | None:
         if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
             return found
     return None
-
-
-def _names(allow: Collection[str]) -> tuple[str, ...]:
-    if isinstance(allow, str) or not all(isinstance(one, str) for one in allow):
-        raise InputTypeError(f"allow={allow!r:.60} must be a list of names of records")
-    return tuple(sorted(set(allow)))

@@ -44,6 +44,7 @@ class Batches:
             unless each is drawn on its own.
         poisson: whether each is.
         records: how many there are.
+        ahead: what the sampler has passed on and the iterator not yet delivered.
 
     Raises:
         ValueError: a loader whose batches cannot be told.
@@ -58,13 +59,12 @@ class Batches:
             )
         self.loader: Any = loader
         sampler: Any = self.loader.batch_sampler
-        _check(loader, sampler)
-        self.poisson = isinstance(sampler, UniformWithReplacementSampler)
-        self._sampler: Any = sampler
-        self.rate = self.rate_now()
         held: Any = self.loader.dataset
+        _check(loader, sampler)
+        self.poisson, self._sampler = isinstance(sampler, UniformWithReplacementSampler), sampler
+        self.rate = self.rate_now()
         self.records = int(sampler.num_samples) if self.poisson else len(held)
-        self._ahead: deque[_Drawn] = deque()
+        self.ahead: deque[_Drawn] = deque()
         self._delivered: list[_Drawn] = []
 
     def lost_sampler(self) -> str | None:
@@ -90,8 +90,7 @@ class Batches:
         begin = self.loader._get_iterator
 
         def iterator() -> _Delivering:
-            self._ahead = deque()
-            ahead = self._ahead
+            self.ahead = ahead = deque[_Drawn]()
             return _Delivering(begin(), ahead, self)
 
         self.loader._get_iterator = iterator
@@ -134,10 +133,6 @@ class Batches:
             )
         return found
 
-    def ahead(self) -> deque[_Drawn]:
-        """What the sampler has passed on and the iterator not yet delivered."""
-        return self._ahead
-
     def deliver(self, drawn: _Drawn) -> None:
         """Note a batch that the training has got; without gradients nothing is trained on it."""
         if torch.is_grad_enabled():
@@ -151,12 +146,11 @@ class _Noting(Sampler[Positions]):
         self._inner, self._batches = inner, batches
 
     def __iter__(self) -> Iterator[Positions]:
-        return self._noted(self._batches.ahead())
+        return self._noted(self._batches.ahead)
 
     def _noted(self, ahead: deque[_Drawn]) -> Iterator[Positions]:
         for positions in self._inner:
-            held = [int(at) for at in positions]
-            ahead.append(_Drawn(held, self._batches.rate_now()))
+            ahead.append(_Drawn([int(at) for at in positions], self._batches.rate_now()))
             yield positions
 
     def __len__(self) -> int:

@@ -108,14 +108,8 @@ def _stretch(found: Any, at: int) -> tuple[float, float, int]:
             f"history[{at}]={shown(found)} must be (noise multiplier, sampling rate, steps)"
         )
     noise, rate, steps = found
-    return (
-        _at_least_0(number(noise, f"noise multiplier of history[{at}]"), at),
-        probability(rate),
-        integer(steps, f"steps of history[{at}]", least=0, most=_MOST_STEPS),
-    )
-
-
-def _at_least_0(noise: float, at: int) -> float:
+    noise = number(noise, f"noise multiplier of history[{at}]")
     if noise < 0:
         raise InputError(f"noise multiplier of history[{at}] is {noise:g}, and must be at least 0")
-    return noise
+    most = {"least": 0, "most": _MOST_STEPS}
+    return noise, probability(rate), integer(steps, f"steps of history[{at}]", **most)

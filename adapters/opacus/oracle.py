@@ -19,11 +19,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def gradients_of(
-    model: nn.Module,
-    parameters: list[nn.Parameter],
-    loader: Any,
-    *,
-    loss: Loss,
+    model: nn.Module, parameters: list[nn.Parameter], loader: Any, *, loss: Loss
 ) -> Callable[[Tensor, NDArray[np.int64]], Tensor]:
     """A function of per-example gradients, as a check of conformance takes it.
 
@@ -155,15 +151,15 @@ class Replay:
         self._kind = _kind(optimizer)
         self._parameters, self._first = list(parameters), first
         self._copies = [of.detach().clone() for of in parameters]
-        self._places = {id(of): place for place, of in enumerate(parameters)}
+        places = {id(of): place for place, of in enumerate(parameters)}
         self._members = [
-            [self._places[id(of)] for of in group["params"] if id(of) in self._places]
+            [places[id(of)] for of in group["params"] if id(of) in places]
             for group in optimizer.param_groups
         ]
-        self._state = _of_trained(optimizer, self._places)
+        self._state = _of_trained(optimizer, places)
         self._numbers: list[list[dict[str, Any]]] = []
         self._doubt: tuple[int, str] | None = None
-        self._left: dict[int, Tensor] = {first: _flat(parameters)}
+        self._left: dict[int, Tensor] = {first: flat(parameters)}
         self._again: Any = None
         self._at = first
 
@@ -191,7 +187,7 @@ class Replay:
 
     def note_left(self, round: int) -> None:
         """Note the model that a step left behind, for a later round that cannot be done again."""
-        self._left[round] = _flat(self._parameters)
+        self._left[round] = flat(self._parameters)
 
     def point(self, round: int, released: Sequence[tuple[int, Tensor]]) -> Tensor | str | None:
         """(D,) the model at the start of a round; None where it is not known, or why not.
@@ -217,7 +213,7 @@ class Replay:
             self._begin()
         for number, gradient in released[self._at - self._first :]:
             self._step(number, gradient)
-        return _flat(self._copied)
+        return flat(self._copied)
 
     def _begin(self) -> None:
         self._copied = [of.clone().requires_grad_() for of in self._copies]
@@ -264,7 +260,8 @@ def _kind(optimizer: Any) -> Any:
     )  # fmt: skip
 
 
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """(D,) a copy of tensors on the host, end to end."""
     return torch.cat([of.detach().reshape(-1) for of in tensors]).cpu().clone()
 
 

@@ -36,7 +36,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...runs.recorder.canaries import GradientCanaries, rehearsal_of
 from ...runs.recorder.recorder import Recorder
 from .batches import Batches, present
-from .oracle import Loss, Replay, gradients_of
+from .oracle import Loss, Replay, flat, gradients_of
 
 
 def watch(
@@ -85,7 +85,6 @@ class _Step(NamedTuple):
     """What is known of a step before its noise is drawn."""
 
     positions: list[int]
-    rows: int
     clip: Any
     std: float
     point: Tensor | None
@@ -93,14 +92,7 @@ class _Step(NamedTuple):
 
 
 class OpacusSystem:
-    """An optimizer and a loader of Opacus; made by `watch`.
-
-    Args:
-        optimizer: checked.
-        model: for the oracle of conformance, or None.
-        loss: of one example.
-        lr: as it is declared, or None.
-    """
+    """An optimizer and a loader of Opacus; made by `watch`, which says what it takes."""
 
     ratios = True
 
@@ -264,10 +256,9 @@ class OpacusSystem:
         kept = self._recorder is not None and self._recorder.keeps(self._round)
         self._step = _Step(
             positions=positions,
-            rows=rows,
             clip=clip,
             std=self._std,
-            point=_flat(optimizer.params) if kept else None,
+            point=flat(optimizer.params) if kept else None,
             gradients=list(samples) if kept else None,
         )
         if self._canaries is not None and not any(hasattr(of, "_processed") for of in samples):
@@ -305,16 +296,19 @@ class OpacusSystem:
                 )
         self._gap = self._gap or not recorder.keeps(self._round)
         kept: dict[str, Any] = {}
+        vector: dict[str, Any] = {"owner": 0, "clip": step.clip}
+        if self._batches.poisson:
+            vector |= {"rate": self._batches.rate, "sampler": "poisson"}
         # A kept round has its value, batch and rows.
         if step.point is not None:
-            kept = {"value": _flat(grads), "batch": step.positions, "point": step.point}
+            kept = {"value": flat(grads), "batch": step.positions, "point": step.point}
             kept |= {"records": self._batches.records, "rows": step.gradients}
         recorder.release(
             self._round,
             kind="gradient",
             to="all",
             noise=step.std,
-            of=[self._vector(step.clip)],
+            of=[vector],
             scale=scale,
             **kept,
         )
@@ -331,11 +325,16 @@ class OpacusSystem:
         if self._recorder is not None and self._recorder.keeps(self._round) and self._gap:
             self._replay.note_left(self._round)
 
-    def _vector(self, clip: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {"owner": 0, "clip": clip}
-        if self._batches.poisson:
-            found |= {"rate": self._batches.rate, "sampler": "poisson"}
-        return found
+
+_REFUSED: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((AdaClipDPOptimizer,), "adaptive clipping sets the clip norm by how many gradients were "
+     'clipped, a release of its own that no line says; use clipping="flat"'),
+    ((DPOptimizerFastGradientClipping,), "ghost clipping never holds the gradients of single "
+     'examples, so no one sees which it clipped; use grad_sample_mode="hooks"'),
+    ((DistributedDPOptimizer, SimpleDistributedPerLayerOptimizer), "the optimizer adds up "
+     "gradients of several processes, of which no single one sees all; watch a training in one "
+     "process"),
+)  # fmt: skip
 
 
 def _check(optimizer: Any) -> None:
@@ -345,21 +344,9 @@ def _check(optimizer: Any) -> None:
             f"optimizer of {type(optimizer).__name__} must be that of Opacus, as "
             "PrivacyEngine.make_private returned it"
         )
-    if isinstance(optimizer, AdaClipDPOptimizer):
-        raise InputError(
-            "adaptive clipping sets the clip norm by how many gradients were clipped, a release "
-            'of its own that no line says; use clipping="flat"'
-        )
-    if isinstance(optimizer, DPOptimizerFastGradientClipping):
-        raise InputError(
-            "ghost clipping never holds the gradients of single examples, so no one sees which it "
-            'clipped; use grad_sample_mode="hooks"'
-        )
-    if isinstance(optimizer, DistributedDPOptimizer | SimpleDistributedPerLayerOptimizer):
-        raise InputError(
-            "the optimizer adds up gradients of several processes, of which no single one sees "
-            "all; watch a training in one process"
-        )
+    for kinds, why in _REFUSED:
+        if isinstance(optimizer, kinds):
+            raise InputError(why)
 
 
 def _clip(optimizer: Any) -> Any:
@@ -386,8 +373,3 @@ def _check_input(module: nn.Module, inputs: tuple[Any, ...], named: Mapping[str,
                 "trained without noise, which no line says; make one model of both, and give it "
                 "to make_private, or .detach() the input"
             )
-
-
-def _flat(tensors: Any) -> Tensor:
-    """(D,) a copy of tensors, end to end."""
-    return torch.cat([of.detach().reshape(-1) for of in tensors]).clone()

@@ -276,7 +276,7 @@ def headline(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     risk = 1.0 - confidence
     fixed = total_error(guesses, claim=claim, delta=delta, confidence=1.0 - (1.0 - SHARE) * risk)
     other = held_out(guesses, claim=claim, delta=delta, confidence=1.0 - SHARE * risk)
-    best = max(fixed, other, key=_strength)
+    best = max(fixed, other, key=lambda bound: bound.strength)
     return replace(best, confidence=confidence)
 
 
@@ -328,8 +328,3 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
             "one threshold (ratio 0) fixed in advance", kept
         ),
     )
-
-
-def _strength(bound: LowerBound) -> tuple[float, float]:
-    scale = bound.noise_scale
-    return bound.epsilon, -math.inf if scale is None else -scale

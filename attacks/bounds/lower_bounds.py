@@ -246,6 +246,11 @@ class LowerBound:
         """Wrong guesses of both kinds."""
         return self.false_alarms + self.misses
 
+    @property
+    def strength(self) -> tuple[float, float]:
+        """Larger for the stronger of two bounds: by epsilon, then by the noise that is left."""
+        return self.epsilon, -math.inf if self.noise_scale is None else -self.noise_scale
+
     def exceeds(self, epsilon: float) -> bool:
         """Whether more leaked than a claim of epsilon allows; infinite claims allow everything.
 
@@ -274,7 +279,6 @@ def total_error(guesses: Guesses, *, claim: Claim, delta: float, confidence: flo
 
     Source: Clopper and Pearson 1934; TV of the mechanism's own curve.
 
-    >>> import numpy as np
     >>> coins = np.arange(5000) % 2 == 0
     >>> scores = np.where(coins, 1.0, -1.0)
     >>> scores[:1800] *= -1.0
@@ -291,14 +295,19 @@ def total_error(guesses: Guesses, *, claim: Claim, delta: float, confidence: flo
 
 def from_total(errors: Errors, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
     """`total_error` from counts."""
-    canaries = errors.out + errors.inside
     wrong = errors.false_alarms + errors.misses
-    leaked = 1.0 - 2.0 * upper_limit(wrong, canaries, confidence)
+    leaked = 1.0 - 2.0 * upper_limit(wrong, errors.out + errors.inside, confidence)
+    epsilon = least_epsilon(claim, leaked, delta)
+    at = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
+    return _of_all(errors, claim, leaked, name="total error", **at)
+
+
+def _of_all(errors: Errors, claim: Claim, leaked: float, *, name: str, **at: float) -> LowerBound:
+    """A bound from the errors of all canaries at ratio 0."""
+    canaries = errors.out + errors.inside
     return LowerBound(
-        name="total error",
-        epsilon=least_epsilon(claim, leaked, delta),
-        delta=delta,
-        confidence=confidence,
+        name=name,
+        **at,
         canaries=canaries,
         guesses=canaries,
         false_alarms=errors.false_alarms,
@@ -328,7 +337,6 @@ def two_sided(guesses: Guesses, *, claim: Claim, delta: float, confidence: float
 
     Source: Nasr et al. 2023, section 4, at a threshold fixed in advance.
 
-    >>> import numpy as np
     >>> coins = np.arange(5000) % 2 == 0
     >>> scores = np.where(coins, 1.0, -1.0)
     >>> scores[:1800] *= -1.0
@@ -359,20 +367,8 @@ def from_errors(errors: Errors, *, claim: Claim, delta: float, confidence: float
         leaked = max(leaked, _total_variation_of(mu))
     else:
         epsilon = least_epsilon(claim, leaked, delta)
-    canaries = errors.out + errors.inside
-    return LowerBound(
-        name="two-sided",
-        epsilon=epsilon,
-        delta=delta,
-        confidence=confidence,
-        canaries=canaries,
-        guesses=canaries,
-        false_alarms=errors.false_alarms,
-        misses=errors.misses,
-        threshold=0.0,
-        noise_scale=noise_scale(claim, leaked),
-        assumptions=f"Assumes {_ALIKE}, and that {_FAMILIES[family(claim)]}.",
-    )
+    at = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
+    return _of_all(errors, claim, leaked, name="two-sided", **at)
 
 
 def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float:

@@ -34,6 +34,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,8 +104,6 @@ def one_run_f_dp(
     (1.9, 500, 88)
     """
     kind = family(claim)
-    if kind is Family.ANY:
-        return _without_curve(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
     bound, right = _counted(
         guesses, delta=delta, confidence=confidence, name="one-run f-DP", made=made
     )
@@ -115,11 +114,11 @@ def one_run_f_dp(
         epsilon = epsilon_from_mu(mu, delta)
         words = f"{bound.assumptions}; the adversary's view of all rounds is Gaussian."
     else:
-        scale = _smallest_scale(claim, **counts, risk=1.0 - confidence)
+        sampled = kind is Family.SAMPLED
+        scale = _smallest_scale(claim, **counts, risk=1.0 - confidence) if sampled else 0.0
         if scale == 0.0:
-            return _without_curve(
-                guesses, claim=claim, delta=delta, confidence=confidence, made=made
-            )
+            pure = one_run_pure(guesses, delta=delta, confidence=confidence, made=made)
+            return replace(pure, name=bound.name)
         epsilon = least_epsilon_at(claim, scale, delta)
         words = f"{bound.assumptions}; rounds are sampled and composed as declared."
     return replace(bound, epsilon=epsilon, noise_scale=scale, assumptions=words)
@@ -221,16 +220,17 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
     """Largest mu on the last grid whose Gaussian curve is rejected; 0 if none is."""
     from scipy.special import ndtr, ndtri
 
+    if right == 0:
+        return 0.0
     low, high = 0.0, MOST_MU
     for _ in range(_REFINEMENTS):
         tried = np.linspace(low, high, _GRID)
 
-        def inverse(
-            sums: NDArray[np.float64], mus: NDArray[np.float64] = tried
-        ) -> NDArray[np.float64]:
+        def inverse(sums: Any, mus: NDArray[np.float64] = tried) -> NDArray[np.float64]:
             return np.asarray(ndtr(ndtri(sums) - mus), dtype=np.float64)
 
-        over = _excess(inverse, _GRID, canaries=canaries, made=made, right=right, risk=risk) > 0.0
+        counts = {"canaries": canaries, "made": made, "right": right}
+        over = _excess(inverse, np.maximum, np.minimum, **counts, risk=risk) > 0.0
         if not over[0]:
             return 0.0
         last = int(np.flatnonzero(over)[-1])
@@ -248,12 +248,9 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
 
     def over(curve: TradeOff) -> float:
         lows = curve.false_negative_rates(1.0 - grid).tolist()
-        return _excess_of_one(
-            lambda sums: lows[bisect_right(steps, sums) - 1],
-            canaries=canaries,
-            made=made,
-            right=right,
-            risk=risk,
+        counts = {"canaries": canaries, "made": made, "right": right}
+        return float(
+            _excess(lambda s: lows[bisect_right(steps, s) - 1], max, min, **counts, risk=risk)
         )
 
     return smallest_rejected(claim, over)
@@ -292,33 +289,18 @@ def smallest_rejected(
 
 
 def _excess(
-    inverse: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    curves: int,
-    *,
-    canaries: int,
-    made: int,
-    right: int,
-    risk: float,
-) -> NDArray[np.float64]:
-    """(curves,) h + s - r / m of Algorithm 3; a curve is rejected where it is above 0."""
-    h = np.full(curves, risk * (made - right) / canaries)
-    s = np.full(curves, risk * right / canaries)
-    for i in range(right - 1, -1, -1):
-        raised = np.maximum(h, inverse(s))
-        s = np.minimum(s + i / (made - i) * (raised - h), 1.0)
-        h = raised
-    return h + s - made / canaries - 1e-12
+    inverse: Callable[[Any], Any], larger: Callable[[Any, Any], Any],
+    smaller: Callable[[Any, Any], Any], *, canaries: int, made: int, right: int, risk: float,
+) -> Any:  # fmt: skip
+    """What Algorithm 3 compares, h + s - r / m; a curve is rejected where it is above 0.
 
-
-def _excess_of_one(
-    inverse: Callable[[float], float], *, canaries: int, made: int, right: int, risk: float
-) -> float:
-    """`_excess` of one curve, in plain numbers: some twenty times faster than arrays of one."""
-    h = risk * (made - right) / canaries
-    s = risk * right / canaries
+    Of many curves (K,) with `np.maximum` and `np.minimum`. Of one with `max` and `min`, in plain
+    numbers: some twenty times faster than arrays of one.
+    """
+    h, s = risk * (made - right) / canaries, risk * right / canaries
     for i in range(right - 1, -1, -1):
-        raised = max(h, inverse(s))
-        s = min(s + i / (made - i) * (raised - h), 1.0)
+        raised = larger(h, inverse(s))
+        s = smaller(s + i / (made - i) * (raised - h), 1.0)
         h = raised
     return h + s - made / canaries - 1e-12
 
@@ -348,10 +330,3 @@ def _counted(
         assumptions=_ONE_RUN.format(r=chosen.size, m=canaries),
     )
     return bound, bound.guesses - bound.errors
-
-
-def _without_curve(
-    guesses: Guesses, *, claim: Claim, delta: float, confidence: float, made: int | None
-) -> LowerBound:
-    lower_bound = one_run_pure(guesses, claim=claim, delta=delta, confidence=confidence, made=made)
-    return replace(lower_bound, name="one-run f-DP")

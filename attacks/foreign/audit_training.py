@@ -89,8 +89,6 @@ class Planted(Dataset[Any]):
     """A map-style data set of n records and m canaries; made by `canaries`.
 
     Attributes:
-        count: m, how many canaries.
-        positions: (m,) their numbers, n to n + m - 1, in or out.
         records: (m) the canaries.
     """
 
@@ -106,7 +104,7 @@ class Planted(Dataset[Any]):
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """(m,) their numbers in the data set, in or out."""
+        """(m,) their numbers in the data set, n to n + m - 1, in or out."""
         return np.arange(self._size, self._size + self.count)
 
     def __len__(self) -> int:
@@ -251,14 +249,11 @@ class _Batches(Sampler[list[int]]):
 
     def __iter__(self) -> Iterator[list[int]]:
         total = len(self._planted)
-        order = range(total)
-        places = (
-            torch.randperm(total, generator=self._generator).tolist() if self._shuffle else order
-        )
+        places = list(range(total))
+        if self._shuffle:
+            places = torch.randperm(total, generator=self._generator).tolist()
         for start in range(0, total, self._size):
-            batch = places[start : start + self._size]
-            here = [at for at in batch if self._planted._is_there(at)]
-            if here:
+            if here := self._planted.present(places[start : start + self._size]):
                 yield here
 
 
@@ -315,12 +310,7 @@ _MOST_CANARIES = 100_000
 
 @runtime_checkable
 class Observed(Protocol):
-    """What a training gives that was observed while it ran, such as a recorder's log.
-
-    Attributes:
-        ratios: whether scores are log-likelihood ratios at that claim, in nats, of canaries that do
-            not disturb each other.
-    """
+    """What a training gives that was observed while it ran, such as a recorder's log."""
 
     def claim(self, delta: float) -> Claimed | None:
         """What the training claims of itself at a delta, or None."""
@@ -328,7 +318,7 @@ class Observed(Protocol):
 
     @property
     def ratios(self) -> bool:
-        """Whether scores are log-likelihood ratios at that claim."""
+        """Whether scores are log-likelihood ratios at that claim, in nats, of canaries apart."""
         ...
 
     def scores(self, planted: Planted) -> ArrayLike:
@@ -495,25 +485,21 @@ class _Game:
             ValueError: they claim different things.
         """
         parts = []
+        told = self.progress or (lambda *_: None)
         for _ in range(runs):
-            if self.progress is not None:
-                self.progress(self.done, total, "")
+            told(self.done, total, "")
             parts.append(self._one())
             self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, total, "")
+        told(self.done, total, "")
         for one in parts[1:]:
             if one.claim != parts[0].claim or one.ratios != parts[0].ratios:
                 raise InputError(
                     f"trainings claim different things: {_said(parts[0].claim)}, then "
                     f"{_said(one.claim)}; let train do the same each time, or give claim="
                 )
-        return _Played(
-            scores=np.concatenate([one.scores for one in parts]),
-            included=np.concatenate([one.included for one in parts]),
-            ratios=parts[0].ratios,
-            claim=parts[0].claim,
-        )
+        scores = np.concatenate([one.scores for one in parts])
+        included = np.concatenate([one.included for one in parts])
+        return _Played(scores, included, ratios=parts[0].ratios, claim=parts[0].claim)
 
     def _one(self) -> _Played:
         planted = canaries(self.data, self.each, seed=self._seed(), **self.plant)

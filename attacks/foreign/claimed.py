@@ -184,7 +184,11 @@ def parsed_numbers(texts: Sequence[str]) -> dict[str, float]:
                 )
             if key in values:
                 raise InputError(f"{key} is claimed twice; give each number once")
-            values[key] = _parsed(key, value)
+            try:
+                values[key] = float(value)
+            except ValueError:
+                said = f"{key}={value!r:.40} in the claim must be a number"
+                raise InputError(said) from None
     return values
 
 
@@ -226,13 +230,6 @@ def small(delta: float) -> str:
     '1e-5'
     """
     return f"{delta:g}".replace("e-0", "e-")
-
-
-def _parsed(key: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError(f"{key}={value!r:.40} in the claim must be a number") from None
 
 
 def _number(name: str, value: object) -> float:

@@ -100,7 +100,8 @@ class MembershipResult:
         lines += [self._rate_words(self.roc.at(asked), share) for asked in RATES]
         lines.append("Intervals as if records were independent (Clopper, Pearson).")
         if self.bound is not None:
-            lines.append(f"{_capital(self.bound.words())}.")
+            words = self.bound.words()
+            lines.append(f"{words[:1].upper()}{words[1:]}.")
         return _Text("\n".join(lines))
 
     def dump(self) -> dict[str, Any]:
@@ -116,10 +117,10 @@ class MembershipResult:
             "rates": [
                 {
                     "false_positives": asked,
-                    "true_positives": None if found is None else found,
+                    "true_positives": self._true_positives(asked),
                     "allowed": self.allowed(asked),
                 }
-                for asked, found in ((one, self._true_positives(one)) for one in RATES)
+                for asked in RATES
             ],
             "bound": None if self.bound is None else self.bound.dump(),
         }
@@ -173,7 +174,9 @@ class MembershipResult:
         value, low, high = rate.true_positive_rate(confidence=self.confidence)
         told = f"{said}: {value:.3f} ({share} interval {low:.3f} to {high:.3f})"
         allowed = self.allowed(rate.asked)
-        return told if allowed is None else f"{told}; the claim allows {_up(allowed)}"
+        if allowed is None:
+            return told
+        return f"{told}; the claim allows {math.ceil(allowed * 1000 - 1e-9) / 1000:.3f}"
 
 
 def membership(
@@ -241,20 +244,18 @@ def membership(
     if models:
         known = balanced_coins(models, records, generator=generator)
     target = fair_coins(1, records, generator=coins_of)
-    found = []
+    found, told = list[NDArray[np.float64]](), progress or (lambda *_: None)
     for done, coins in enumerate([*known, *target]):
-        if progress is not None:
-            progress(done, models + 1, "")
+        told(done, models + 1, "")
         inside = np.sort(np.concatenate([always, at_stake[coins]])).astype(int).tolist()
         found.append(confidences_of(training.model(Subset(data, inside)), items))
-    if progress is not None:
-        progress(models + 1, models + 1, "")
+    told(models + 1, models + 1, "")
     # Scores by the references, and the bound that the target's coins give.
     scores = ATTACKS[name](found[-1], np.reshape(found[:-1], (models, records)), known)
-    told = None
+    bound = None
     if np.ptp(scores) > 0.0:
         against = Claimed(epsilon=math.inf, delta=DELTA) if claim is None else claim
-        told = audit_scores(scores, target[0], claim=against, confidence=confidence)
+        bound = audit_scores(scores, target[0], claim=against, confidence=confidence)
     return MembershipResult(
         attack=name,
         references=models,
@@ -264,7 +265,7 @@ def membership(
         roc=roc(scores, target[0]),
         confidence=confidence,
         claim=claim,
-        bound=told,
+        bound=bound,
     )
 
 
@@ -274,11 +275,3 @@ def _attack_name(method: str, mode: str) -> str:
     if mode not in _MODES:
         raise InputError(f"mode={mode!r} must be one of {', '.join(_MODES)}")
     return "loss threshold" if method == _LOSS else f"{_NAMES[method]} {mode}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _up(value: float) -> str:
-    return f"{math.ceil(value * 1000 - 1e-9) / 1000:.3f}"

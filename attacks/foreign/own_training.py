@@ -212,8 +212,6 @@ def _blank(
 
 Train = Callable[[Any], Any]
 _PROBED = 32  # records that are compared, where nobody says which
-
-
 _MOST_NUMBERS = 1 << 28  # of a sparse X that is written out
 
 

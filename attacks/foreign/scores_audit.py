@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,16 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...privacy._validate import within
-from ...privacy.accounting.trade_off import TradeOff, trade_off
+from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import Verdict
-from ..bounds.lower_bounds import (
-    LEAST_SHARE,
-    Guesses,
-    LowerBound,
-    best_threshold,
-)
-from ..bounds.mechanism import Claim
+from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound, best_threshold
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
 from ..bounds.ranked import ideal_ranked, ranked
 from .claimed import Claimed, small
@@ -115,7 +109,7 @@ def score_bounds(
         found.append(
             replace(bound, name=how, threshold=at, confidence=confidence, assumptions=words)
         )
-    return sorted(found, key=_strength, reverse=True)
+    return sorted(found, key=lambda bound: bound.strength, reverse=True)
 
 
 def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: float) -> float:
@@ -143,7 +137,7 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
             claimed.mechanism, canaries=canaries, delta=claimed.delta, confidence=half
         )
     guessed = canaries if ratios else canaries - canaries // EVERY
-    counts = list(_made(guessed, claimed, ratios=ratios))
+    counts = _made(guessed, claimed, ratios=ratios)
     share = 1.0 - (1.0 - confidence) / (len(counts) * (2 if ratios else 1))
     found = [0.0]
     for made in counts:
@@ -158,12 +152,10 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
     return max(found)
 
 
-def _made(canaries: int, claimed: Claimed, *, ratios: bool) -> Iterator[int | None]:
+def _made(canaries: int, claimed: Claimed, *, ratios: bool) -> Sequence[int | None]:
     """How many canaries each bound guesses; None where it has no choice."""
-    if ratios and claimed.mechanism is not None:
-        yield None
-        return
-    yield from sorted({canaries, guesses_made(canaries)})
+    counted = claimed.mechanism is None or not ratios
+    return sorted({canaries, guesses_made(canaries)}) if counted else [None]
 
 
 def _bound(
@@ -182,26 +174,13 @@ def _least_error(claimed: Claimed, share: float) -> float:
     claim, epsilon = claimed.mechanism, claimed.epsilon
     if claim is None:
         return (1.0 - claimed.delta) / (1.0 + np.exp(min(epsilon, 700.0)))
-    return _error_of_surest(_curve(claim), share)
-
-
-def _curve(claim: Claim) -> TradeOff:
-    return trade_off(claim.rounds, adjacency=claim.adjacency)
-
-
-def _error_of_surest(curve: TradeOff, share: float) -> float:
-    """Of both sides alike: FPR a and TPR 1 - f(a), guessed together with probability `share`."""
+    # Of both sides alike: FPR a and TPR 1 - f(a), guessed together with probability `share`.
     alarms = np.concatenate([[0.0], np.geomspace(1e-12, 1.0, 4000)])
+    curve = trade_off(claim.rounds, adjacency=claim.adjacency)
     found = 1.0 - curve.false_negative_rates(alarms)
-    at = int(np.searchsorted(alarms + found, share))
-    at = min(at, alarms.size - 1)
+    at = min(int(np.searchsorted(alarms + found, share)), alarms.size - 1)
     guessed = float(alarms[at] + found[at])
     return 0.0 if guessed == 0.0 else float(alarms[at]) / guessed
-
-
-def _strength(bound: LowerBound) -> tuple[float, float]:
-    scale = bound.noise_scale
-    return bound.epsilon, -np.inf if scale is None else -scale
 
 
 LEAST = 20  # canaries; fewer show nothing of any claim worth making
@@ -212,12 +191,7 @@ MANY = 10  # times as many canaries: what these would show, where only a pair is
 
 @runtime_checkable
 class Scored(Protocol):
-    """Scores with their coins, such as `Planted.score` returns.
-
-    Attributes:
-        scores: (m,) higher for records that are in.
-        included: (m,) bool.
-    """
+    """Scores with their coins, such as `Planted.score` returns."""
 
     @property
     def scores(self) -> NDArray[np.float64]:
@@ -269,8 +243,9 @@ class ScoresAudit:
     def measured_words(self) -> str:
         """The bound that was found, without what follows."""
         return (
-            f"epsilon is at least {_down(self.epsilon)} at delta {small(self.claimed.delta)} "
-            f"({100 * self.confidence:.6g} % confidence, {self.canaries} canaries)"
+            f"epsilon is at least {_digits(self.epsilon, math.floor)} at delta "
+            f"{small(self.claimed.delta)} ({100 * self.confidence:.6g} % confidence, "
+            f"{self.canaries} canaries)"
         )
 
     def words(self) -> str:
@@ -284,7 +259,8 @@ class ScoresAudit:
         if self.verdict is Verdict.CONSISTENT:
             return f"{found}: consistent with the claim of {said}"
         scale = self.bounds[0].noise_scale
-        noise = "" if scale is None else f"; the noise is at most {_up(scale)} times that declared"
+        most = "" if scale is None else _digits(scale, math.ceil)
+        noise = most and f"; the noise is at most {most} times that declared"
         return (
             f"{found}{noise}: this contradicts the claim of {said}. Of a true claim an audit finds "
             f"so with probability at most {1.0 - self.confidence:.2g}"
@@ -421,22 +397,18 @@ def _verdict(bounds: Sequence[LowerBound], claim: Claimed, best: float | None) -
 
 
 def _guesses(scores: ArrayLike | Scored, included: ArrayLike | None) -> Guesses:
+    """The guesses of an audit, refused where they are no evidence."""
     if isinstance(scores, Scored):
         if included is not None:
             raise InputError("included comes with these scores; leave it out")
-        values, coins = scores.scores, scores.included
-        return _checked(np.asarray(values, dtype=np.float64), np.asarray(coins))
-    if included is None:
+        included, scores = scores.included, scores.scores
+    elif included is None:
         raise InputError("included is missing: give one truth value a score, its canary's coin")
     try:
         values = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError):
         raise InputTypeError(f"scores of {type(scores).__name__} must be (m,) numbers") from None
-    return _checked(values, np.asarray(included))
-
-
-def _checked(values: NDArray[np.float64], coins: NDArray[Any]) -> Guesses:
-    """The guesses of an audit, refused where they are no evidence."""
+    coins = np.asarray(included)
     if coins.dtype.kind in "iu" and np.isin(coins, (0, 1)).all():
         coins = coins.astype(bool)
     if values.ndim == 1 and not LEAST <= values.size <= MOST:
@@ -496,16 +468,9 @@ def _split(split: ArrayLike | None, guesses: Guesses) -> NDArray[np.bool_]:
     return setting
 
 
-def _down(value: float) -> str:
-    """Three digits, never rounded up."""
-    if value == 0.0:
-        return "0"
-    scale = 10.0 ** (2 - math.floor(math.log10(value)))
-    return f"{math.floor(value * scale) / scale:.3g}"
-
-
-def _up(value: float) -> str:
+def _digits(value: float, rounded: Callable[[float], int]) -> str:
+    """Three digits, rounded to one side alone: by `math.floor` or by `math.ceil`."""
     if value == 0.0 or math.isinf(value):
         return f"{value:g}"
     scale = 10.0 ** (2 - math.floor(math.log10(value)))
-    return f"{math.ceil(value * scale) / scale:.3g}"
+    return f"{rounded(value * scale) / scale:.3g}"

@@ -205,8 +205,7 @@ class Lines:
         if body is not None:
             return parsed(body, path=self._path, at=self._at), None
         if _is_complete_object(line):
-            why = "it carries no digest of what stands before it"
-            raise damaged(self._path, self._at, why)
+            raise damaged(self._path, self._at, "it carries no digest of what stands before it")
         why = "it is cut off, and lines follow that no interruption leaves"
         return None, damaged(self._path, self._at, why)
 
@@ -243,11 +242,8 @@ def check_release(release: Any) -> None:
     Raises:
         ValueError: another key or kind.
     """
-    if (
-        not isinstance(release, Mapping)
-        or release.keys() != {"kind"}
-        or not isinstance(release["kind"], str)
-    ):
+    shaped = isinstance(release, Mapping) and release.keys() == {"kind"}
+    if not shaped or not isinstance(release["kind"], str):
         raise InputError(f'a release must be {{"kind": words}}, not {str(release)[:60]}')
 
 
@@ -355,7 +351,7 @@ class ChainedFile:
         """
         if self._broken:
             raise OSError(f"{self.path} could not be written to before; go on by resuming the run")
-        if self._is_gone():
+        if sys.platform != "win32" and os.fstat(self._file).st_nlink == 0:
             raise FileNotFoundError(
                 f"{self.path} was removed while it was written, so a line would be nowhere; put "
                 "it back, and go on by resuming"
@@ -369,17 +365,15 @@ class ChainedFile:
         self._chain.add(line)
         self._broken = False
 
-    def _is_gone(self) -> bool:
-        return sys.platform != "win32" and os.fstat(self._file).st_nlink == 0
-
     def append_mark(self, entry: Mapping[str, Any]) -> None:
         """Write a line that announces nothing: it begins with a blank, on a line of its own.
 
         Raises:
             OSError: as for `append`.
         """
-        size = os.fstat(self._file).st_size
-        cut_off = size > 0 and _last_byte(self._file, size) != b"\n"
+        # What is appended goes to the end all the same.
+        os.lseek(self._file, max(os.fstat(self._file).st_size - 1, 0), os.SEEK_SET)
+        cut_off = os.read(self._file, 1) not in (b"", b"\n")
         self.append(entry, before="\n " if cut_off else " ")
 
     def start(self, length: int) -> bytes:
@@ -392,11 +386,6 @@ class ChainedFile:
         if self._file >= 0:
             os.close(self._file)
         self._file = -1
-
-
-def _last_byte(file: int, size: int) -> bytes:
-    os.lseek(file, size - 1, os.SEEK_SET)  # what is appended goes to the end all the same
-    return os.read(file, 1)
 
 
 def _lock(file: int, path: Path) -> None:

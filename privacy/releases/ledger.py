@@ -82,7 +82,8 @@ class Ledger:
         """
         ledger = cls.__new__(cls)
         ledger._lines = ChainedFile.reopen(path)
-        ledger._schema = _schema_of(ledger._lines.start(len(_OLD)))
+        old = ledger._lines.start(len(_OLD)) == _OLD  # a reader checks the rest
+        ledger._schema = 2 if old else SCHEMA
         return ledger
 
     def append(
@@ -138,11 +139,6 @@ class Ledger:
     def close(self) -> None:
         """Close the file, and let other processes have it."""
         self._lines.close()
-
-
-def _schema_of(start: bytes) -> int:
-    """The schema of a ledger that begins so; a reader checks the rest."""
-    return 2 if start == _OLD else SCHEMA
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

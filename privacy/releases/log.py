@@ -284,10 +284,9 @@ def read_log(
             "without a release; every round that released something needs its line, and a round "
             'that did not may say {"round": N, "releases": []}'
         )
+    joined = replace(first.header, agent=None, rounds=declared)
     return ReleaseLog(
-        header=replace(first.header, agent=None, rounds=declared)
-        if len(every) > 1
-        else first.header,
+        header=joined if len(every) > 1 else first.header,
         rounds=dict(sorted(rounds.items())),
         torn=torn,
         warnings=tuple(warnings),

@@ -196,8 +196,7 @@ def read_person_ledger(path: Path) -> PersonLedger:
     for at, line in enumerate(io.BytesIO(text), start=1):
         body = chain.body(line, path=path, at=at)
         if body is None:
-            why = "it is cut off or carries no digest"
-            raise damaged(path, at, why)
+            raise damaged(path, at, "it is cut off or carries no digest")
         found = parsed(body, path=path, at=at)
         chain.add(line)
         if at == 1:

@@ -16,7 +16,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,7 +112,7 @@ class _Numbers:
         self.known_to: list[frozenset[int]] = []
         self._of_vector: dict[tuple[object, ...], tuple[int, float, bool]] = {}
         self._of_column: dict[tuple[object, ...], int] = {}
-        self._count = 0
+        self._vectors = count()
         self._of_batch: dict[tuple[object, ...], tuple[int, float]] = {}
         self._of_source: dict[str, int] = {}
 
@@ -127,11 +128,11 @@ class _Numbers:
                 f"rates {rate:g} and {vector.rate:g}; a batch is drawn once"
             )
         if vector.vector is None:
-            return self._new(vector, batch, self._vectors())
+            return self._new(vector, batch, next(self._vectors))
         # A vector with a name is clipped once, and released whole or in parts, never both.
         name: tuple[object, ...] = (*key, vector.vector)
         if name not in self._of_vector:
-            self._of_vector[name] = self._vectors(), vector.clip, vector.part is None
+            self._of_vector[name] = next(self._vectors), vector.clip, vector.part is None
         whole = self._of_vector[name]
         if whole[1] != vector.clip:
             raise InputError(
@@ -149,11 +150,6 @@ class _Numbers:
         if name not in self._of_column:
             self._of_column[name] = self._new(vector, batch, whole[0])
         return self._of_column[name]
-
-    def _vectors(self) -> int:
-        """The number of the next vector."""
-        self._count += 1
-        return self._count - 1
 
     def _new(self, vector: Vector, batch: int, whole: int) -> int:
         self.columns.append(Column(vector.owner, batch, vector.clip, vector.rate, whole))
@@ -262,22 +258,21 @@ class Views:
                     "a line of the log was cut off, and noise or vectors go from round to round: "
                     "whether it was released again is unknown; no figure is known for that"
                 )
-            count = sum(map(len, log.rounds.values()))
-            if count > _MOST_ROWS:
+            rows = sum(map(len, log.rounds.values()))
+            if rows > _MOST_ROWS:
                 raise UnsupportedView(
-                    f"{count} releases are tied by noise or vectors that go from round to round, "
+                    f"{rows} releases are tied by noise or vectors that go from round to round, "
                     f"and at most {_MOST_ROWS} are looked at together; give noise of each round "
                     "its own id, or account for fewer rounds"
                 )
-            whole = [(played, of) for played, of in log.rounds.items()]
-            self._shapes = {shape_of(whole): (1, 0)}
+            self._shapes = {shape_of(list(log.rounds.items())): (1, 0)}
         else:
             # Rounds of one shape have one view, and count.
             self._shapes = dict[Shape, tuple[int, int]]()
             for played, of in log.rounds.items():
                 shape = shape_of([(played, of)])
-                count, first = self._shapes.get(shape, (0, played.round))
-                self._shapes[shape] = count + 1, first
+                times, first = self._shapes.get(shape, (0, played.round))
+                self._shapes[shape] = times + 1, first
         self._torn = log.torn
         self._views: dict[tuple[int, _Sight], _Seen] = {}
         self._sights: dict[tuple[int, Adversary], _Sight] = {}
@@ -295,13 +290,13 @@ class Views:
         found: Counter[tuple[float, float, int]] = Counter()
         firsts: dict[tuple[float, float, int], int] = {}
         reasons: list[tuple[float, str]] = []
-        for number, (shape, (count, first)) in enumerate(self._shapes.items()):
+        for number, (shape, (times, first)) in enumerate(self._shapes.items()):
             if not any(column.owner == victim for column in shape.columns):
                 continue
             seen = self._seen(number, shape, who)
             for mu, rate, vectors, because in seen.batches(victim, whole=self.whole_run):
                 key = mu, rate, vectors
-                found[key] += count + self._torn
+                found[key] += times + self._torn
                 firsts.setdefault(key, first)
                 reasons.append((mu, because))
         return Exposed(
@@ -356,23 +351,18 @@ class _Seen:
     """The view of one adversary in a round, or in all."""
 
     def __init__(self, shape: Shape, sight: _Sight, header: Header) -> None:
-        from scipy.sparse import csr_array
-
         self._shape = shape
         rows, sources = sight
         self._rows, self._by_client = rows, header.unit is Unit.CLIENT
         place = {s: j for j, s in enumerate(sources)}
-        contributions = _matrix([shape.parts[i] for i in rows], len(shape.columns))
-        noise = _matrix(
-            [[(place[s], c) for s, c in shape.noise[i] if s in place] for i in rows], len(sources)
-        )
+        noise = [[(place[s], c) for s, c in shape.noise[i] if s in place] for i in rows]
         names = [
             f"{shape.kinds[i]} of {party_name(shape.senders[i], header)}{_to(shape, i, header)}"
             for i in rows
         ]
         self._view = View(
-            contributions=csr_array(contributions),
-            noise=csr_array(noise),
+            contributions=_matrix([shape.parts[i] for i in rows], len(shape.columns)),
+            noise=_matrix(noise, len(sources)),
             messages=names,
             vectors=[column.vector for column in shape.columns],
         )
@@ -384,9 +374,9 @@ class _Seen:
             if column.owner == victim:
                 every.setdefault(column.batch, []).append(c)
         groups = [list(columns) for columns in every.values()]
-        if (count := sum(map(len, groups))) > _MOST_COLUMNS:
+        if (vectors := sum(map(len, groups))) > _MOST_COLUMNS:
             raise UnsupportedView(
-                f"{count} vectors of agent {victim} are released together, and at most "
+                f"{vectors} vectors of agent {victim} are released together, and at most "
                 f"{_MOST_COLUMNS} are looked at; name those that are one vector"
             )
         if whole or (len(groups) > 1 and self._are_tied(groups)):
@@ -399,28 +389,24 @@ class _Seen:
 
         A client sends in a round just where it takes part, so whoever sees its own message knows.
         """
-        owner, rate = self._shape.columns[columns[0]].owner, self._shape.columns[columns[0]].rate
-        return 1.0 if self._by_client and owner in self._takes_part(columns) else rate
-
-    def _takes_part(self, columns: Sequence[int]) -> set[int]:
-        """Who sends a seen release that holds one of the columns."""
-        held = set(columns)
+        of, held = self._shape.columns[columns[0]], set(columns)
         rows = (i for i in self._rows if held & {c for c, _ in self._shape.parts[i]})
-        return {self._shape.senders[i] for i in rows}
+        seen = self._by_client and any(self._shape.senders[i] == of.owner for i in rows)
+        return 1.0 if seen else of.rate
 
     def _batch(
         self, columns: Sequence[int], *, rate: float, whole: bool = False
     ) -> tuple[float, float, int, str]:
         bounds = [self._shape.columns[c].bound for c in columns]
         mu = self._view.mu(columns, bounds=bounds)
-        count = len({self._shape.columns[c].vector for c in columns})
+        vectors = len({self._shape.columns[c].vector for c in columns})
         if math.isinf(mu):
             leaks = self._view.leaks(columns)
-            return mu, rate, count, leak_sentence(leaks) if leaks else _UNCLIPPED
-        if count == 1:
-            return mu, rate, count, "one vector of a batch is released"
+            return mu, rate, vectors, leak_sentence(leaks) if leaks else _UNCLIPPED
+        if vectors == 1:
+            return mu, rate, vectors, "one vector of a batch is released"
         of = "all rounds" if whole else "one batch"
-        return mu, rate, count, f"{count} vectors of {of} are released, counted jointly"
+        return mu, rate, vectors, f"{vectors} vectors of {of} are released, counted jointly"
 
     def _are_tied(self, groups: Sequence[Sequence[int]]) -> bool:
         columns = [c for of in groups for c in of]
@@ -449,7 +435,7 @@ def _to(shape: Shape, row: int, header: Header) -> str:
     return " to " + ", ".join(party_name(party, header) for party in sorted(to))
 
 
-def _matrix(rows: Sequence[Iterable[tuple[int, float]]], columns: int) -> object:
+def _matrix(rows: Sequence[Iterable[tuple[int, float]]], columns: int) -> Any:
     from scipy.sparse import coo_array
 
     entries = [(i, c, value) for i, of in enumerate(rows) for c, value in of if value]
@@ -457,4 +443,4 @@ def _matrix(rows: Sequence[Iterable[tuple[int, float]]], columns: int) -> object
     return coo_array(
         (np.asarray(values, dtype=float), (np.asarray(at, dtype=int), np.asarray(to, dtype=int))),
         shape=(len(rows), columns),
-    )
+    ).tocsr()

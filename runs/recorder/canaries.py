@@ -71,17 +71,18 @@ class GradientCanaries:
     def plant(
         self, samples: Sequence[Tensor], present: Sequence[int], *, clip: float
     ) -> list[Tensor]:
-        """Per-example gradients with those of canaries replaced.
+        """Per-example gradients (B, *shape) of each tensor, those of canaries replaced.
 
         Args:
-            samples: (B, *shape) of each tensor of parameters.
             present: (B) positions of the rows.
-            clip: the clip norm.
         """
-        inside = [(row, at - self._first) for row, at in enumerate(present) if at >= self._first]
-        ordinary = [row for row, at in enumerate(present) if at < self._first]
+        inside = [(row, n - self._first) for row, n in enumerate(present) if n >= self._first]
+        ordinary = [row for row, n in enumerate(present) if n < self._first]
         flat = torch.cat([of.detach().reshape(len(of), -1) for of in samples], dim=1)
-        self._ordinary = self._clipped_sum(flat[ordinary], clip)
+        # The sum of the clipped gradients of others, at the canaries' coordinates.
+        rows, at = flat[ordinary], torch.from_numpy(self._at).to(flat.device)
+        factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
+        self._ordinary = (factors @ rows)[at].double().cpu()
         for row, canary in inside:
             flat[row] = 0.0
             flat[row, int(self._at[canary])] = _LONGER * clip
@@ -89,24 +90,11 @@ class GradientCanaries:
         return [part.reshape(of.shape) for part, of in zip(parts, samples, strict=True)]
 
     def note(self, noisy: Tensor, *, std: float, clip: float, rate: float) -> None:
-        """Add up what a step shows of each canary.
-
-        Args:
-            noisy: (D,) the noisy sum.
-            std: of its noise, as declared.
-            clip: the clip norm.
-            rate: at which records are drawn.
-        """
+        """Add up what a step shows of each canary by its noisy sum (D,), as it is declared."""
         at = torch.from_numpy(self._at).to(noisy.device)
         left = (noisy.detach()[at].double().cpu() - self._ordinary).numpy()
         # Without noise nothing is claimed; whatever is left of a canary then shows it.
         self.scores += left / clip if std == 0 else ratio(left / std, mu=clip / std, rate=rate)
-
-    def _clipped_sum(self, rows: Tensor, clip: float) -> Tensor:
-        """(m,) the sum of clipped gradients, at the canaries' coordinates."""
-        factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
-        at = torch.from_numpy(self._at).to(rows.device)
-        return (factors @ rows)[at].double().cpu()
 
 
 def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float64]:
@@ -126,11 +114,7 @@ def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float
 
 
 class PlantedRows:
-    """The canaries of a training that a recorder sees, planted in rows and scored by release.
-
-    Args:
-        planted: the data set that they are in.
-    """
+    """The canaries of a training that a recorder sees, planted in rows and scored by release."""
 
     def __init__(self, planted: Planted) -> None:
         self._planted = planted

@@ -78,6 +78,8 @@ def check_sums(of: LeftOver) -> Check:
         exact = [row for row in bounded if row.is_drawn]
         seen = any(float(row.cut_off.norm()) > _SEEN * row.rounding for row in exact)
         why = ""
+        needed = f"deviations of the noise, and {_NEEDED} are needed; keep more rounds, or let the "
+        needed += "recorder draw the noise"
         if own and not cut:
             beyond = math.inf
         elif not cut:
@@ -86,23 +88,14 @@ def check_sums(of: LeftOver) -> Check:
                 "whether longer ones would be clipped"
             )
         elif not seen and beyond < _NEEDED:
-            why = (
-                f"if nothing were clipped it would show by {beyond:.1f} deviations of the noise, "
-                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
-            )
+            why = f"if nothing were clipped it would show by {beyond:.1f} {needed}"
         if not why and len(exact) < len(bounded) and along < _NEEDED:
-            why = (
-                f"a sum of twice the weight would show by {along:.1f} deviations of the noise, "
-                f"and {_NEEDED} are needed; keep more rounds, or let the recorder draw the noise"
-            )
+            why = f"a sum of twice the weight would show by {along:.1f} {needed}"
         if why:
             return Check.not_run(name, why)
         outcome = f"none fails, and a sum of twice the weight would show by {along:.1f} deviations"
-        outcome += (
-            ", and vectors are bounded as the oracle bounds them"
-            if own
-            else f", one without clipping by {beyond:.1f}"
-        )
+        rule = "and vectors are bounded as the oracle bounds them"
+        outcome += f", {rule if own else f'one without clipping by {beyond:.1f}'}"
     words += f"; {outcome}."
     return Check(name=name, passed=found.passed, p=found.p, tests=found.tests, words=words)
 
@@ -118,14 +111,13 @@ def _note(found: Finding, rows: Sequence[Row], along: Sequence[torch.Tensor], wh
         # The part of what is left along each direction, less what rounding may be.
         directions = torch.stack([a / r.deviation**2 for r, a in every]).numpy()
         left = torch.stack([r.left for r, _ in every]).numpy()
-        lost = np.array([r.resolution for r, _ in every])
-        lost = lost * np.linalg.norm(directions, axis=1)
+        lost = np.array([r.resolution for r, _ in every]) * np.linalg.norm(directions, axis=1)
         parts, noise = (left * directions).sum(axis=1), _covariance([r for r, _ in every])
         variance = noise * (directions @ directions.T)
         for i, (row, _) in enumerate(every):
             z = max(abs(parts[i]) - lost[i], 0.0) / math.sqrt(variance[i, i])
-            words = f"{row.at.name} in round {row.at.played.round} has a part along {what}"
-            found.note(laws.beyond(z), what=f"{words}, {z:.3g} deviations long")
+            words = f"{row.at.where} has a part along {what}, {z:.3g} deviations long"
+            found.note(laws.beyond(z), what=words)
         # All releases together, and how far a fault of the whole size would stand out.
         total = float(variance.sum())
         if total <= 0:
@@ -156,7 +148,6 @@ def check_sampler(rounds: KeptRounds, records: dict[int, int]) -> Check:
     """Kept batches are Poisson at their declared rates.
 
     Args:
-        rounds: what was kept.
         records: by agent how many it holds, where the recorder did not draw its batches.
     """
     name = "sampler"
@@ -199,13 +190,12 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
         for j, vector in enumerate(at.release.of):
             if vector.rate >= 1 or vector.round is not None:
                 continue
-            where = f"{at.name} in round {at.played.round}"
             count = at.kept.records.get(j, records.get(vector.owner))
             positions = at.kept.batches.get(j)
             if positions is None or count is None:
                 if vector.owner == at.release.sender:
                     missing = missing or (
-                        f"the batch of {where} was not kept" if positions is None else
+                        f"the batch of {at.where} was not kept" if positions is None else
                         f"how many records {who} holds is not declared; give "
                         f"records={{{vector.owner}: N}} or --holds {vector.owner}:N, or "
                         "release(..., records=N), which its transcript keeps and no line tells"
@@ -213,12 +203,13 @@ def _batches(rounds: KeptRounds, records: dict[int, int]) -> tuple[list[Batches]
                 continue
             held = positions.numpy()
             if len(held) and held[-1] >= count:
-                return [], "", f"the batch of {where} holds position {held[-1]} of {count} records"
+                why = f"holds position {held[-1]} of {count} records"
+                return [], "", f"the batch of {at.where} {why}"
             by_round = drawn.setdefault((vector.batch, vector.rate), {})
             mine = by_round.setdefault((at.played.round, at.played.again), {})
             before = mine.setdefault(vector.owner, (count, held))
             if not np.array_equal(before[1], held):
-                return [], "", f"the batch of {where} is another than in an earlier release"
+                return [], "", f"the batch of {at.where} is another than in an earlier release"
     # Rounds in which the same agents drew from as many records are tested together.
     every = []
     for (batch, rate), by_round in drawn.items():

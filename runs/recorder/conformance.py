@@ -31,7 +31,7 @@ from ...privacy.releases.log import read_log
 from ...privacy.releases.values import check_keys, number, shown
 from .chance_checks import check_residuals, check_sampler, check_sums
 from .keeping import Gradients, Oracle, plain, raised, vector_of
-from .left_over import KeptRelease, KeptRounds, LeftOver, Row, rounds_text
+from .left_over import KeptRelease, KeptRounds, LeftOver, rounds_text
 from .outcome import Conformance, check_rows, is_random
 
 # Checks that leave nothing to chance: messages, points, knowledge.
@@ -67,16 +67,12 @@ def check_messages(of: LeftOver) -> Check:
         f"{len(rows)} releases were compared with what is known of them, their clipped gradients "
         "by the oracle and their drawn noise"
     )
-    words += f"; {_first_of(wrong)}" if wrong else "; none differs by more than rounding"
-    return Check.exact(name, f"{words}.", tests=len(rows), passed=not wrong)
-
-
-def _first_of(wrong: Sequence[tuple[Row, float]]) -> str:
-    row, off = wrong[0]
-    return (
-        f"{len(wrong)} differ, first: {row.at.name} in round {row.at.played.round} is off by "
-        f"{off:.2g}, where rounding accounts for {row.rounding:.2g}"
-    )
+    told = "none differs by more than rounding"
+    if wrong:
+        row, off = wrong[0]
+        told = f"{len(wrong)} differ, first: {row.at.where} is off by {off:.2g}, where rounding "
+        told += f"accounts for {row.rounding:.2g}"
+    return Check.exact(name, f"{words}; {told}.", tests=len(rows), passed=not wrong)
 
 
 def check_points(
@@ -88,7 +84,6 @@ def check_points(
     """Points, and what is said to be known, are released, public, or made of such.
 
     Args:
-        rounds: what was kept.
         points: (round, agent, released) -> the point, or several of which each must be one; without
             it a point that is none of the released values is not accused.
         public: vectors that everybody knows, such as the initial model.
@@ -115,31 +110,27 @@ def check_points(
             else:
                 looked += 1
                 wrong = wrong or (
-                    f"{what} of {at.name} in round {number} is none that was released or is "
-                    "public, nor what `points` makes of these"
+                    f"{what} of {at.where} is none that was released or is public, nor what "
+                    "`points` makes of these"
                 )
+    words = f"{looked} points and known parts were looked for among what was released before"
     if wrong:
-        words = f"{looked} points and known parts were looked for among what was released before"
         return Check.exact(name, f"{words}; {wrong}.", tests=looked, passed=False)
     # A gradient may be taken anywhere, and what is said to be known may be anything, so somebody
     # must have looked.
     applies = header.public or any(
         at.release.of or at.kept.known is not None for at in rounds.releases
     )
+    if untold and not why:
+        why = (
+            f"the points of rounds {', '.join(map(str, sorted(untold)))} are unknown: say what "
+            "they are made of by points=, give the initial model as public=[...], and keep the "
+            "round before each"
+        )
+    if not looked and not why:
+        why = "no release of these rounds has its point; give point= to release"
     if why:
         return Check.not_run(name, why, applies=applies)
-    if untold:
-        told = ", ".join(map(str, sorted(untold)))
-        return Check.not_run(
-            name,
-            f"the points of rounds {told} are unknown: say what they are made of by points=, "
-            "give the initial model as public=[...], and keep the round before each",
-            applies=applies,
-        )
-    if not looked:
-        why = "no release of these rounds has its point; give point= to release"
-        return Check.not_run(name, why, applies=applies)
-    words = f"{looked} points and known parts were looked for among what was released before"
     return Check.exact(name, f"{words}; each is there.", tests=looked)
 
 
@@ -233,12 +224,11 @@ def numbers_of(
         ValueError: it is no mapping of numbers by their names.
     """
     found = _asked("numbers", numbers, round, agent, released)
-    names = ("scale", "clip", "noise", "weight", "rate")
     if found is None:
         return None
     if not isinstance(found, Mapping):
         raise InputError(f"numbers gave {shown(found)}; it must give numbers by name, or None")
-    check_keys(found, names, "what numbers gave")
+    check_keys(found, ("scale", "clip", "noise", "weight", "rate"), "what numbers gave")
     return {key: number(plain(one), key) for key, one in found.items()}
 
 
@@ -280,7 +270,8 @@ class _History:
         self._rounds, self._initial = rounds, initial
         self._public = rounds.log.header.public
         self._made: dict[int, list[tuple[object, Released]]] = {}
-        self._numbers = rounds.before(max(rounds.numbers) + 1)
+        every, last = {played.round for played in rounds.log.rounds}, max(rounds.numbers)
+        self._numbers = sorted(number for number in every if number <= last)
 
     def all(self) -> list[Released]:
         """Everything."""
@@ -342,8 +333,6 @@ def check_knowledge(
     """Noise with a name is what each agent that is said to know it makes of it again.
 
     Args:
-        rounds: what was kept.
-        of: what is left of the releases.
         sources: (id, agent) -> (D,) the standard normal numbers of a source, as an agent makes
             them from the seed that it holds.
     """
@@ -375,14 +364,11 @@ def check_knowledge(
             left = rest - sum(first.values(), torch.zeros_like(rest)) + first[id_] - part
             if not float(left.norm()) <= row.rounding:
                 who = party_name(agent, rounds.log.header)
-                wrong = wrong or (
-                    f"{id_!r} in {row.at.name} of round {row.at.played.round} is not what {who} "
-                    "makes of its seed"
-                )
+                where = f"{row.at.name} of round {row.at.played.round}"
+                wrong = wrong or f"{id_!r} in {where} is not what {who} makes of its seed"
     if not pairs:
-        return Check.not_run(
-            name, "no release has sources with names and nothing else that is secret"
-        )
+        why = "no release has sources with names and nothing else that is secret"
+        return Check.not_run(name, why)
     words = f"{pairs} pairs of a source and an agent that is declared to know it were made again"
     words += f"; {wrong}" if wrong else "; each is what the release holds"
     return Check.exact(name, f"{words}.", tests=pairs, passed=not wrong)
@@ -453,12 +439,8 @@ def conformance(
     if kept_rounds.unkept or left_over.unknown:
         first = left_over.unknown[:1] or [f"{kept_rounds.unkept} were not kept"]
         count = kept_rounds.unkept + len(left_over.unknown)
-        outcomes.append(
-            Check.not_run(
-                "every release",
-                f"{count} releases of these rounds could not be taken apart, first: {first[0]}",
-            )
-        )
+        why = f"{count} releases of these rounds could not be taken apart, first: {first[0]}"
+        outcomes.append(Check.not_run("every release", why))
     if log.header.agent not in (None, 0) or (log.header.agent == 0 and log.header.agents > 1):
         who = party_name(log.header.agent, log.header)
         why = f"only the log of {who} was given; what others release is in theirs"
@@ -493,10 +475,9 @@ def _assumed(kept: KeptRounds, outcomes: Sequence[Check]) -> list[str]:
         "When messages leave, and how long they take, tells nothing of records.",
     ]
     if others:
-        word = "round" if others == 1 else "rounds"
         found.append(
-            f"{others} {word} beside {rounds_text(kept.numbers)} went as their lines say; "
-            "nothing of them was looked at."
+            f"{others} {'round' if others == 1 else 'rounds'} beside {rounds_text(kept.numbers)} "
+            "went as their lines say; nothing of them was looked at."
         )
     found += [
         f"What {outcome.name} would show, which was not run: {outcome.words}"

@@ -39,7 +39,7 @@ from ...training.models.parameters import flatten
 
 # Vectors and positions as a caller has them: tensors, arrays, models, lists.
 
-_PRECISE = (torch.float32, torch.float64)
+PRECISE = (torch.float32, torch.float64)
 
 
 def vector_of(found: Any, name: str) -> Tensor:
@@ -58,7 +58,7 @@ def vector_of(found: Any, name: str) -> Tensor:
     """
     try:
         flat = _flat(found, name)
-        finite = torch.isfinite(flat if flat.dtype in _PRECISE else flat.float())
+        finite = torch.isfinite(flat if flat.dtype in PRECISE else flat.float())
     except (RuntimeError, OverflowError) as error:  # sparse, without data, or too large a number
         raise _no_vector(found, name) from error
     if not bool(finite.all()):
@@ -112,7 +112,7 @@ def plain(found: Any) -> Any:
 
 def check_precise(found: Tensor, name: str) -> None:
     """Refuse numbers of so few digits that rounding hides what a check looks for."""
-    if found.dtype not in _PRECISE:
+    if found.dtype not in PRECISE:
         raise InputError(
             f"{name} is {str(found.dtype).removeprefix('torch.')}, whose rounding hides faults as "
             "large as the noise; release float32 or float64, or leave the round out of keep"
@@ -172,18 +172,7 @@ _PARTS = ("value", "known", "scale", "batch", "records", "point", "noise", "rows
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class KeptTranscript:
-    """The transcript of one release; of its vectors and sources, by their place.
-
-    Attributes:
-        value: (D,) what was sent.
-        known: (D,), None where nothing of it is known.
-        scale: of the sum and its noise.
-        batches: (B,) positions of a vector's batch.
-        records: that the batch was drawn from.
-        points: (D',) of a vector's gradients.
-        noise: (D,) of a source, with its weight.
-        rows: (B, 64) sketches of what each record of a batch added.
-    """
+    """The transcript of a release, in the shapes above; of vectors and sources, by their place."""
 
     value: Tensor
     known: Tensor | None
@@ -243,14 +232,15 @@ def _file(folder: Path, round: int, digest: str) -> Path:
     return folder / f"round-{round}-{digest[:32]}.safetensors"
 
 
-def read_kept(log: Path, digest: str, round: int) -> KeptTranscript:
-    """Read the transcript that a line names.
+def read_kept(logs: Sequence[Path], digest: str, round: int) -> KeptTranscript:
+    """Read the transcript that a line names, beside whichever of a system's logs it lies.
 
     Raises:
         FileNotFoundError: it is not beside the log.
         ValueError: it is another file than the line names, or no transcript.
     """
-    path = _file(kept_folder(log), round, digest)
+    every = [(log, _file(kept_folder(log), round, digest)) for log in logs]
+    log, path = next((one for one in every if one[1].exists()), every[0])
     if not path.exists():
         raise FileNotFoundError(
             f"{path} does not exist, which {log.name} names as kept in round {round}; put it back, "

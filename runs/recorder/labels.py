@@ -19,13 +19,12 @@ from ...privacy.releases.received import Received
 from ...privacy.releases.values import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import KeptTranscript, check_precise, each_of, plain, vector_of
+from .keeping import PRECISE, KeptTranscript, check_precise, each_of, plain, vector_of
 from .outcome import kept_rows
 
 # What earlier lines say, which later ones may not deny.
 #
 # A reader refuses a log that contradicts itself, so a line that would is never written.
-
 
 # (owner, batch, None) with its rate, or (owner, batch, vector) with its clip norm.
 _Fact = tuple[tuple[int, str, str | None], float]
@@ -35,9 +34,6 @@ class EarlierLines:
     """Rates of batches, clip norms of vectors, knowers of sources, and who received what.
 
     Rounds that are alike share what is held of them.
-
-    Args:
-        header: of the log.
     """
 
     def __init__(self, header: Header) -> None:
@@ -224,19 +220,18 @@ class Draws:
                 "draw from as many as len(data) says"
             )
         found = poisson_batch(records, rate, generator=stream)
-        drawn = np.asarray(
-            found if planted is None else planted.present(found.tolist()), dtype=np.int64
+        here = found if planted is None else planted.present(found.tolist())
+        drawn = DrawnBatch(
+            owner=owner, positions=np.asarray(here, dtype=np.int64), records=records, rate=rate
         )
-        self._waiting_batches.append(
-            DrawnBatch(owner=owner, positions=drawn, records=records, rate=rate)
-        )
-        return drawn.copy()
+        self._waiting_batches.append(drawn)
+        return drawn.positions.copy()
 
     def draw_noise(self, shape: Any, std: Any, id: str | None, like: Any) -> Tensor | NDArray[Any]:
         """Noise of a shape, as a tensor or, where `like` is one, an array."""
         self.check_process()
-        drawn_noise = self._noise_of(shape, std, id, like)
-        made = self.made(drawn_noise).reshape(drawn_noise.shape)
+        of = self._noise_of(shape, std, id, like)
+        made = self.made(of).reshape(of.shape)
         return made.numpy() if isinstance(like, np.ndarray) else made
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
@@ -250,16 +245,15 @@ class Draws:
                 "were drawn now would be other noise under its name; give it another name"
             )
         # New noise, or the source that has the name already, requested alike.
-        if id is None or id not in self.named:
+        one = None if id is None else self.named.get(id)
+        if one is None:
             one = DrawnNoise(
                 number=self._next(), shape=sizes, std=std, id=id, dtype=dtype, device=device
             )
             self._waiting_noise.append(one)
             if id is not None:
                 self.named[id] = one
-            return one
-        one = self.named[id]
-        if (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
+        elif (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
             raise InputError(
                 f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is "
                 "requested "
@@ -308,7 +302,7 @@ def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
         dtype, device = torch.from_numpy(np.empty(0, like.dtype)).dtype, torch.device("cpu")
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
-    if dtype not in (torch.float32, torch.float64):
+    if dtype not in PRECISE:
         raise InputError(f"like holds {dtype}; noise is drawn in float32 or float64")
     return dtype, device
 
@@ -332,7 +326,7 @@ def labelled(
     round: int,
     drawn: Sequence[DrawnBatch],
     said: EarlierLines,
-    positions: Sequence[NDArray[np.int64] | None] | None,
+    positions: Sequence[NDArray[np.int64] | None],
 ) -> dict[str, Any]:
     """A release's line with the batches that were drawn for its round.
 
@@ -341,7 +335,7 @@ def labelled(
         header: of the log.
         drawn: the batches of the round so far.
         said: by earlier lines.
-        positions: of each vector, where they are given.
+        positions: of each vector, None where they are not given.
 
     Returns:
         The line, with batch, rate and sampler where the recorder drew the batch.
@@ -351,22 +345,21 @@ def labelled(
     """
     of = entry.get("of")
     if of is None:
-        if not any(drawn_batch.owner == sender for drawn_batch in drawn):
+        if not any(one.owner == sender for one in drawn):
             return entry
         of = [{"owner": sender}]
     elif not isinstance(of, Sequence) or not all(isinstance(one, Mapping) for one in of):
         return entry  # the reader says what is wrong
     marked = []
     for place, vector in enumerate(of):
-        mine = [drawn_batch for drawn_batch in drawn if drawn_batch.owner == vector.get("owner")]
-        given = positions[place] if positions is not None and place < len(positions) else None
+        mine = [one for one in drawn if one.owner == vector.get("owner")]
+        given = positions[place] if place < len(positions) else None
         if vector.get("round", round) != round:
             marked.append(said.carried_on(dict(vector)))
-            continue
-        if not mine:
+        elif mine:
+            marked.append(_marked(dict(vector), _which(vector, mine, given), header))
+        else:
             marked.append(dict(vector))
-            continue
-        marked.append(_marked(dict(vector), _which(vector, mine, given), header))
     return {**entry, "of": marked}
 
 
@@ -377,11 +370,11 @@ def _which(
     # A batch by its name, by its positions, or the only one of its owner.
     owner = vector["owner"]
     if "batch" in vector:
-        named = [drawn_batch for drawn_batch in drawn if drawn_batch.name == str(vector["batch"])]
+        named = [one for one in drawn if one.name == str(vector["batch"])]
         if not named:
             raise InputError(
                 f"batch={shown(vector['batch'])} of agent {owner} was not drawn in this round; "
-                f"drawn are {', '.join(drawn_batch.name for drawn_batch in drawn)}"
+                f"drawn are {', '.join(one.name for one in drawn)}"
             )
         # Positions that are given must be those that were drawn.
         if given is not None and not np.array_equal(given, named[0].positions):
@@ -391,9 +384,7 @@ def _which(
             )
         return named[0]
     if given is not None:
-        same = [
-            drawn_batch for drawn_batch in drawn if np.array_equal(given, drawn_batch.positions)
-        ]
+        same = [one for one in drawn if np.array_equal(given, one.positions)]
         if not same:
             raise InputError(
                 f"batch is none of the {len(drawn)} that ledger.batch drew for agent {owner} in "
@@ -452,17 +443,10 @@ def transcribed(
     rows: Any,
     order: Any,
 ) -> KeptTranscript:
-    """The transcript of a release.
+    """The transcript of a release, of what was drawn for its round and given to `release`.
 
     Args:
-        release: as its line says it.
-        drawn: what the recorder drew for its round.
-        sent: what leaves.
         batches: positions of each vector, None where none were given.
-        point: one for all vectors, or a tuple of one for each.
-        records: that batches were drawn from which the recorder did not draw.
-        rows: (B, D) of a vector, what each record of its batch added before it was clipped, one for
-            all or a tuple; None where it is not kept.
         order: positions in the order of the rows, as the caller gave the batch.
 
     Raises:
@@ -489,9 +473,8 @@ def transcribed(
         elif records is not None and at is not None:
             held[j] = records
     if known is not None and known.shape != value.shape:
-        raise InputError(
-            f"known has {len(known)} coordinates and value {len(value)}; they are added up"
-        )
+        told = f"known has {len(known)} coordinates and value {len(value)}"
+        raise InputError(f"{told}; they are added up")
     return KeptTranscript(
         value=value,
         known=known,

@@ -17,10 +17,10 @@ those whose names come again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,10 +33,10 @@ from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import round_number
-from ...privacy.releases.lines import Played, Release, Vector, party_name
+from ...privacy.releases.lines import Header, Played, Release, Vector, party_name
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.values import shown
-from .keeping import ClippedSum, KeptTranscript, Oracle, kept_folder, read_kept
+from .keeping import ClippedSum, KeptTranscript, Oracle, read_kept
 
 # The rounds of a log whose transcripts were kept, and those of them that are looked at.
 
@@ -56,6 +56,11 @@ class KeptRelease:
     release: Release
     kept: KeptTranscript
     name: str
+
+    @property
+    def where(self) -> str:
+        """Its name and its round, in words."""
+        return f"{self.name} in round {self.played.round}"
 
 
 class KeptRounds:
@@ -107,38 +112,27 @@ class KeptRounds:
         every = [of for played, of in self.log.rounds.items() if played.round == number]
         return all(release.kept is not None for of in every for release in of)
 
-    def before(self, number: int) -> list[int]:
-        """The numbers of the rounds before one."""
-        return sorted({played.round for played in self.log.rounds if played.round < number})
-
     def _of(self, played: Played) -> list[KeptRelease]:
         if played not in self._read:
             of = self.log.rounds[played]
-            names = [_named(release, of, self.log) for release in of]
             self._read[played] = [
                 KeptRelease(
                     played=played,
                     release=release,
-                    kept=read_kept(self._file(played, release.kept), release.kept, played.round),
-                    name=name,
+                    kept=read_kept(self.log.paths, release.kept, played.round),
+                    name=_named(release, of, self.log.header),
                 )
-                for release, name in zip(of, names, strict=True)
+                for release in of
                 if release.kept is not None
             ]
         return self._read[played]
 
-    def _file(self, played: Played, digest: str) -> Path:
-        """The log beside which a transcript lies; the first where none does."""
-        found = f"round-{played.round}-{digest[:32]}.safetensors"
-        there = [p for p in self.log.paths if (kept_folder(p) / found).exists()]
-        return (there or list(self.log.paths))[0]
 
-
-def _named(release: Release, of: Sequence[Release], log: ReleaseLog) -> str:
-    name = f"{release.kind} of {party_name(release.sender, log.header)}"
+def _named(release: Release, of: Sequence[Release], header: Header) -> str:
+    name = f"{release.kind} of {party_name(release.sender, header)}"
     alike = [one for one in of if (one.kind, one.sender) == (release.kind, release.sender)]
     if len(alike) > 1 and release.to is not None:
-        name += f" to {', '.join(party_name(k, log.header) for k in sorted(release.to))}"
+        name += f" to {', '.join(party_name(k, header) for k in sorted(release.to))}"
     return name
 
 
@@ -153,20 +147,36 @@ def _chosen(kept: list[int], rounds: Any, seed: int | None) -> list[int]:
         raise InputError(f"rounds={shown(rounds)} must be numbers of rounds, or how many to draw")
     for number in rounds:
         if round_number(number, least=0) is None or number not in kept:
-            raise InputError(
-                f"round {shown(number)} was not kept; {_some(kept)} were: name some of these"
-            )
+            some = ", ".join(map(str, kept[:8])) + f" and {len(kept) - 8} more" * (len(kept) > 8)
+            raise InputError(f"round {shown(number)} was not kept; {some} were: name some of these")
     return sorted(set(rounds))
-
-
-def _some(kept: Sequence[int]) -> str:
-    return ", ".join(map(str, kept[:8])) + (f" and {len(kept) - 8} more" if len(kept) > 8 else "")
 
 
 _ROUNDING = 64  # units of rounding that adding up a row may lose
 _USUAL = 4  # and that it usually does
+_NOBODY = torch.zeros(0, dtype=torch.int64)
 _Key = tuple[int, Played, str, str]  # owner, round, batch and name of a vector
 _KINK = 0.1  # of the clip norm: what one record's gradient may jump by in float32
+
+
+class OracleBatch(NamedTuple):
+    """A batch of some records, whose gradients the oracle gave.
+
+    Attributes:
+        where: of which release, in words.
+        owner, point, positions, clip, width: what was asked.
+        rows: (B, 64) sketches of what it gave, clipped.
+        kept: (B, 64) of what the training added, None where that was not kept.
+    """
+
+    where: str
+    owner: int
+    point: Tensor
+    positions: Tensor
+    clip: float
+    width: int
+    rows: Tensor
+    kept: Tensor | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -181,6 +191,7 @@ class Row:
         clipped, gradients: how many gradients are longer than their bound, of how many.
         rounding: Euclidean norm that rounding may account for.
         resolution: Euclidean norm that it usually has.
+        batches: of which it is made.
     """
 
     at: KeptRelease
@@ -191,6 +202,7 @@ class Row:
     gradients: int
     rounding: float
     resolution: float
+    batches: Sequence[OracleBatch]
 
     @property
     def deviation(self) -> float:
@@ -205,34 +217,8 @@ class Row:
     @property
     def drawn(self) -> Tensor:
         """(D,) the noise that the recorder drew for it."""
-        total = torch.zeros_like(self.left)
-        for one in self.at.kept.noise.values():
-            total += one.double()
-        return total
-
-
-class OracleBatch(NamedTuple):
-    """A batch whose gradients the oracle gave.
-
-    Attributes:
-        name: of the release, with its round.
-        owner, point, positions, clip, width: what was asked.
-        rows: (B, 64) sketches of what it gave, clipped.
-        kept: (B, 64) of what the training added, None where that was not kept.
-        is_drawn: whether the recorder drew all noise of the release.
-        rounding: Euclidean norm that rounding may account for in the release.
-    """
-
-    name: str
-    owner: int
-    point: Tensor
-    positions: Tensor
-    clip: float
-    width: int
-    rows: Tensor
-    kept: Tensor | None
-    is_drawn: bool
-    rounding: float
+        every = (one.double() for one in self.at.kept.noise.values())
+        return sum(every, torch.zeros_like(self.left))
 
 
 class LeftOver:
@@ -244,7 +230,6 @@ class LeftOver:
     Attributes:
         rows: the releases that could be taken apart.
         unknown: for each of the others why not, in words.
-        asked: the batches of these.
         rounds: as given.
     """
 
@@ -252,16 +237,15 @@ class LeftOver:
 
     def __init__(self, rounds: KeptRounds, oracle: Oracle) -> None:
         self.rounds, self._oracle = rounds, oracle
-        self._places = _places(rounds)
+        self._places, self._by_client = _places(rounds), rounds.log.header.unit is Unit.CLIENT
         self._sums: dict[tuple[object, ...], ClippedSum] = {}
-        self.rows, self.unknown, self.asked = list[Row](), list[str](), list[OracleBatch]()
+        self.rows, self.unknown = list[Row](), list[str]()
         for at in rounds.releases:
             found = self._row(at)
             if isinstance(found, Row):
                 self.rows.append(found)
-                self.asked += self._batches(found)
             else:
-                self.unknown.append(f"{at.name} in round {at.played.round}: {found}")
+                self.unknown.append(f"{at.where}: {found}")
 
     def _row(self, at: KeptRelease) -> Row | str:
         """The row of a release, or why there is none."""
@@ -274,12 +258,18 @@ class LeftOver:
         unit = torch.finfo(kept.value.dtype).eps
         size = unit * float(value.norm() + known.norm()) / abs(kept.scale)
         more, total, cut_off = 0.0, torch.zeros_like(value), torch.zeros_like(value)
-        clipped = gradients = 0
+        clipped, gradients, batches = 0, 0, list[OracleBatch]()
         # Each vector's clipped sum by the oracle, and what clipping took off.
         for j, vector in enumerate(at.release.of):
-            found = self._sum(at, j, vector, width)
-            if isinstance(found, str):
-                return found
+            held = self._place(at, j, vector)
+            if isinstance(held, str):
+                return held
+            of, place = held
+            positions = of.batches.get(place, _NOBODY)
+            found = self._sum(vector, of, place, positions, width)
+            if len(positions):
+                asked = vector.owner, of.points[place], positions, vector.clip, width
+                batches.append(OracleBatch(at.where, *asked, found.rows, of.rows.get(place)))
             total += vector.weight * found.value
             cut_off += vector.weight * found.cut_off
             clipped += found.longer
@@ -301,86 +291,53 @@ class LeftOver:
             gradients=gradients,
             rounding=_ROUNDING * size + more,
             resolution=_USUAL * size,
+            batches=batches,
         )
 
-    def _batches(self, row: Row) -> Iterator[OracleBatch]:
-        """The batches of a release, each time with what was kept of its rows."""
-        at = row.at
-        for j, vector in enumerate(at.release.of):
-            of, place = self._place(at, j, vector) or (at, j)
-            if place in of.kept.points and place in of.kept.batches:
-                width = len(at.kept.value)
-                yield OracleBatch(
-                    name=f"{at.name} in round {at.played.round}",
-                    owner=vector.owner,
-                    point=of.kept.points[place],
-                    positions=of.kept.batches[place],
-                    clip=vector.clip,
-                    width=width,
-                    rows=self._sums[vector.owner, id(of), place, vector.clip, width].rows,
-                    kept=of.kept.rows.get(place),
-                    is_drawn=row.is_drawn,
-                    rounding=row.rounding,
-                )
-
-    def _place(self, at: KeptRelease, j: int, vector: Vector) -> tuple[KeptRelease, int] | None:
-        """Where the batch and the point of a vector were kept."""
-        client = self.rounds.log.header.unit is Unit.CLIENT
-        if j in at.kept.points and (client or j in at.kept.batches):
-            return at, j
-        key = _key(at, vector)
-        return None if key is None else self._places.get(key)
-
-    def _sum(self, at: KeptRelease, j: int, vector: Vector, width: int) -> ClippedSum | str:
+    def _place(self, at: KeptRelease, j: int, vector: Vector) -> tuple[KeptTranscript, int] | str:
+        """Where the batch and the point of a vector were kept, or why there is no such place."""
         if vector.part is not None:
             return "it holds a part of a vector, and which coordinates is not recorded"
-        found = self._place(at, j, vector)
-        if found is None:
-            return f"the batch or the point of vector {j} was not kept"
-        of, place = found
-        client = self.rounds.log.header.unit is Unit.CLIENT
-        point = of.kept.points[place]
-        positions = of.kept.batches.get(place, torch.zeros(0, dtype=torch.int64))
+        if j in at.kept.points and (self._by_client or j in at.kept.batches):
+            return at.kept, j
+        found = self._places.get(_key(at, vector))
+        return found or f"the batch or the point of vector {j} was not kept"
+
+    def _sum(
+        self, vector: Vector, of: KeptTranscript, place: int, positions: Tensor, width: int
+    ) -> ClippedSum:
         made = (vector.owner, id(of), place, vector.clip, width)
         if made not in self._sums:
+            shape = (1 if self._by_client else len(positions), width)
             self._sums[made] = self._oracle.clipped_sum(
-                vector.owner,
-                point,
-                positions,
-                clip=vector.clip,
-                shape=(1 if client else len(positions), width),
+                vector.owner, of.points[place], positions, clip=vector.clip, shape=shape
             )
         return self._sums[made]
 
     @property
     def residuals(self) -> Sequence[Sequence[Residual]]:
         """See `Recording`; rounds that share a source are one."""
-        return [[self._residual(of, self._columns) for of in _alike(rows)] for rows in self._blocks]
+        return [[self._residual(of) for of in _grouped(rows, _kind)] for rows in self._blocks]
 
     @cached_property
     def _blocks(self) -> list[list[Row]]:
-        by_round: dict[object, list[Row]] = {}
-        met: dict[str, set[object]] = {}
-        for row in self.rows:
-            by_round.setdefault(row.at.played, []).append(row)
-            for one in row.at.release.noise:
-                if one.id is not None:
-                    met.setdefault(one.id, set()).add(row.at.played)
-        if any(len(rounds) > 1 for rounds in met.values()):
+        every = {(row.at.played, one.id) for row in self.rows for one in row.at.release.noise}
+        named = [name for _, name in every if name is not None]
+        if len(set(named)) < len(named):
             return [self.rows]
-        return list(by_round.values())
+        return _grouped(self.rows, lambda row: row.at.played)
 
     @cached_property
     def _columns(self) -> dict[object, int]:
         """Each source's number: of a name, or of a release's own."""
         found: dict[object, int] = {}
-        for rows in self._blocks:
-            for row in rows:
-                for j, one in enumerate(row.at.release.noise):
-                    found.setdefault(_source(row, j, one.id), len(found))
+        for row in chain.from_iterable(self._blocks):
+            for j, one in enumerate(row.at.release.noise):
+                found.setdefault(_source(row, j, one.id), len(found))
         return found
 
-    def _residual(self, rows: Sequence[Row], columns: Mapping[object, int]) -> Residual:
+    def _residual(self, rows: Sequence[Row]) -> Residual:
+        columns = self._columns
         entries = [
             (i, columns[_source(row, j, one.id)], one.std)
             for i, row in enumerate(rows)
@@ -411,9 +368,8 @@ class LeftOver:
         found: dict[object, tuple[str, Tensor]] = {}
         for row in self.rows:
             for j, z in row.at.kept.noise.items():
-                where = f"the noise of {row.at.name} in round {row.at.played.round}"
                 source = _source(row, j, row.at.release.noise[j].id)
-                found.setdefault(source, (where, z[None]))
+                found.setdefault(source, (f"the noise of {row.at.where}", z[None]))
         return list(found.values())
 
     @property
@@ -439,12 +395,16 @@ def rounds_text(numbers: Sequence[int]) -> str:
     return f"{word} {', '.join(map(str, numbers))}"
 
 
-def _alike(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of one kind and width."""
-    found: dict[tuple[str, int], list[Row]] = {}
+def _grouped(rows: Sequence[Row], key: Callable[[Row], object]) -> list[list[Row]]:
+    """Rows whose keys are equal together, in order."""
+    found: dict[object, list[Row]] = {}
     for row in rows:
-        found.setdefault((row.at.release.kind, len(row.left)), []).append(row)
+        found.setdefault(key(row), []).append(row)
     return list(found.values())
+
+
+def _kind(row: Row) -> object:
+    return row.at.release.kind, len(row.left)
 
 
 def _source(row: Row, j: int, id: str | None) -> object:
@@ -458,12 +418,12 @@ def _key(at: KeptRelease, vector: Vector) -> _Key | None:
     return vector.owner, played, vector.batch, vector.vector
 
 
-def _places(rounds: KeptRounds) -> dict[_Key, tuple[KeptRelease, int]]:
+def _places(rounds: KeptRounds) -> dict[_Key | None, tuple[KeptTranscript, int]]:
     """Where the batch and the point of a vector with a name were kept."""
-    found: dict[_Key, tuple[KeptRelease, int]] = {}
+    found: dict[_Key | None, tuple[KeptTranscript, int]] = {}
     for at in rounds.releases:
         for j, vector in enumerate(at.release.of):
             key = _key(at, vector)
             if key is not None and j in at.kept.points and j in at.kept.batches:
-                found.setdefault(key, (at, j))
+                found.setdefault(key, (at.kept, j))
     return found

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,11 +52,7 @@ class Conformance:
 
     def __getitem__(self, name: str) -> Check:
         """The outcome of a check by its name."""
-        return self._by_name[name]
-
-    @property
-    def _by_name(self) -> Mapping[str, Check]:
-        return {outcome.name: outcome for outcome in self.outcomes}
+        return {outcome.name: outcome for outcome in self.outcomes}[name]
 
     @property
     def failed(self) -> Sequence[str]:
@@ -66,9 +62,7 @@ class Conformance:
     @property
     def passed(self) -> bool:
         """Whether some check ran and none failed."""
-        return not self.failed and any(
-            outcome.verdict is Verdict.PASSED for outcome in self.outcomes
-        )
+        return not self.failed and any(one.verdict is Verdict.PASSED for one in self.outcomes)
 
     @property
     def status(self) -> Status:
@@ -94,9 +88,7 @@ class Conformance:
             return f"declared; contradicted by {by}" if by else "declared"
         if self.status is Status.CHECKED:
             return f"declared; checked in {rounds_text(self.rounds)}"
-        missing = [
-            outcome.name for outcome in self.outcomes if outcome.applies and not outcome.tests
-        ]
+        missing = [one.name for one in self.outcomes if one.applies and not one.tests]
         return f"declared; checked in {rounds_text(self.rounds)} but for {', '.join(missing)}"
 
     def account(
@@ -182,15 +174,10 @@ def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
 
 
 def check_rows(of: LeftOver, oracle: Oracle) -> Check:
-    """Each row is that of its record alone, for the oracle and in the training.
-
-    Args:
-        of: what is left of the releases.
-        oracle: of gradients.
-    """
+    """Each row is that of its record alone, for the oracle and in the training."""
     name, header = "rows", of.rounds.log.header
     # The oracle asked for each record by itself, and beside half of the others.
-    every = [one for one in of.asked if len(one.positions)]
+    every = [one for row in of.rows for one in row.batches]
     if header.unit is Unit.CLIENT or not every:
         words = "no release of these rounds is made of a batch of records"
         return Check.not_run(name, words, applies=False)
@@ -198,34 +185,28 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
     off = [row for one in every for row in _among_half(one, oracle)]
     drawn = _generators() != before
     if off:
-        why = _why(off, oracle, drawn=drawn, rows=_count(every))
-        return why or _failed(
-            off, _count(every), "the oracle gives another row where other records are with it; "
-            "let it take each record by itself"
-        )  # fmt: skip
+        why = "the oracle gives another row where other records are with it; let it take each "
+        return _differ(off, oracle, drawn=drawn, rows=_count(every), why=f"{why}record by itself")
     # Rows that were kept are compared; without them the recorder must have drawn the noise.
-    kept = [one for one in every if one.kept is not None]
-    unkept = [one for one in every if one.kept is None and not one.is_drawn]
-    if unkept:
+    kept = [(one, one.kept) for one in every if one.kept is not None]
+    unkept = [(row, one) for row in of.rows for one in row.batches if one.kept is None]
+    if strange := [one for row, one in unkept if not row.is_drawn]:
         return Check.not_run(
             name,
-            f"what {unkept[0].name} added for each record was not kept, so that no one compared it "
-            "with the record: give rows=, or let the recorder draw the noise",
+            f"what {strange[0].where} added for each record was not kept, so that no one compared "
+            "it with the record: give rows=, or let the recorder draw the noise",
         )
-    off, shorter = [], next((one for one in kept if _rows_of(one) != len(one.positions)), None)
-    if shorter is not None:
-        raise InputError(f"{shorter.name} keeps another number of rows than its batch has records")
-    for one in kept:
-        off += _differing(one, one.kept)
+    for one, rows in kept:
+        if len(rows) != len(one.positions):
+            raise InputError(f"{one.where} keeps another number of rows than its batch has records")
+        off += _differing(one, rows)
     if off and not _all_move(off, oracle, bits=_LAST_BITS):
-        why = _why(off, oracle, drawn=drawn, rows=_count(kept))
-        return why or _failed(
-            off, _count(kept), "collate_fn, the training loop, the loss or a layer mixes records, "
-            "or the data are others now"
-        )  # fmt: skip
+        why = "collate_fn, the training loop, the loss or a layer mixes records, or the data are "
+        rows_kept = sum(len(rows) for _, rows in kept)
+        return _differ(off, oracle, drawn=drawn, rows=rows_kept, why=f"{why}others now")
     # From what length on a part of another record would have shown.
-    exact = [one for one in every if one.kept is None]
-    least = max([_SEEN if kept else 0.0, *(one.rounding / _bound(one) for one in exact)])
+    exact = [row.rounding / _bound(one) for row, one in unkept]
+    least = max([_SEEN if kept else 0.0, *exact])
     words = f"{_count(every)} rows of {len(every)} batches are those of their records alone"
     if off:
         words += f", {len(off)} of them at a kink of the network"
@@ -236,18 +217,8 @@ def check_rows(of: LeftOver, oracle: Oracle) -> Check:
     return Check.exact(name, f"{words}.", tests=_count(every))
 
 
-def _failed(off: Sequence[_Row], rows: int, why: str) -> Check:
-    worst = max(off, key=lambda row: row.apart)
-    words = (
-        f"{len(off)} of {rows} rows are not those of their records alone, first that of record "
-        f"{int(worst.asked.positions[worst.place])} in {worst.asked.name}, which is off by "
-        f"{worst.apart:.2g} of the clip norm: {why}."
-    )
-    return Check.exact("rows", words, tests=rows, passed=False)
-
-
-def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Check | None:
-    """Why rows that differ say nothing of the training; None where they do."""
+def _differ(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int, why: str) -> Check:
+    """What rows that differ say of the training, if anything."""
     times = _REPEATS if drawn else _FEW
     looked = sorted(off, key=lambda row: -row.apart)[:times]
     for row in looked:
@@ -264,7 +235,13 @@ def _why(off: Sequence[_Row], oracle: Oracle, *, drawn: bool, rows: int) -> Chec
             "which numbers of few bits may make as well as a part of other records; keep rounds "
             "that are trained in float32, without autocast and TF32",
         )
-    return None
+    worst = max(off, key=lambda row: row.apart)
+    words = (
+        f"{len(off)} of {rows} rows are not those of their records alone, first that of record "
+        f"{int(worst.asked.positions[worst.place])} in {worst.asked.where}, which is off by "
+        f"{worst.apart:.2g} of the clip norm: {why}."
+    )
+    return Check.exact("rows", words, tests=rows, passed=False)
 
 
 def _random(row: _Row) -> Check:
@@ -281,24 +258,22 @@ def is_random(found: Check) -> bool:
     return found.verdict is Verdict.NOT_RUN and _RANDOM in found.words
 
 
-def _among_half(one: OracleBatch, oracle: Oracle) -> Iterator[_Row]:
+def _among_half(one: OracleBatch, oracle: Oracle) -> list[_Row]:
     """Rows that come out another way among half of their batch."""
     count = len(one.positions)
     if count < 2:
-        return
+        return []
     order = np.random.default_rng(count).permutation(count)
     again = torch.zeros_like(one.rows)
     for part in (np.sort(order[: count // 2]), np.sort(order[count // 2 :])):
         again[part] = oracle.clipped_rows(
             one.owner, one.point, one.positions[part], clip=one.clip, width=one.width
         )
-    yield from _differing(one, again)
+    return _differing(one, again)
 
 
-def _differing(one: OracleBatch, other: Tensor | None) -> list[_Row]:
+def _differing(one: OracleBatch, other: Tensor) -> list[_Row]:
     """Rows of a batch that are off, by the best assignment where their order is another."""
-    if other is None:
-        return []
     apart = (other - one.rows).norm(dim=1)
     off = apart > _OFF * _bound(one)
     if int(off.sum()) > 1:  # a collation may sort the records of its batch
@@ -350,10 +325,6 @@ def _alone(row: _Row, oracle: Oracle, *, point: Tensor | None = None) -> Tensor:
 
 def _bound(one: OracleBatch) -> float:
     return one.clip if math.isfinite(one.clip) else max(float(one.rows.norm(dim=1).max()), 1e-300)
-
-
-def _rows_of(one: OracleBatch) -> int:
-    return 0 if one.kept is None else len(one.kept)
 
 
 def _count(every: Sequence[OracleBatch]) -> int:
@@ -532,7 +503,6 @@ def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[P
 def _audited(
     found: TrainingAudit | ScoresAudit, first: ScoresAudit, status: Status
 ) -> dict[str, Any]:
-    again = found.again if isinstance(found, TrainingAudit) else None
     row: dict[str, Any] = {
         "name": EAVESDROPPER.name,
         "proven_epsilon": first.claimed.epsilon,
@@ -544,7 +514,7 @@ def _audited(
         "estimators": [],
         "words": found.words(),
     }
-    if again is not None:
+    if isinstance(found, TrainingAudit) and (again := found.again) is not None:
         row["again"] = {"epsilon": again.epsilon, "confidence": again.confidence}
     return row
 

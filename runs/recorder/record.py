@@ -154,10 +154,8 @@ def record(
 
 
 def _header(given: Mapping[str, Any]) -> tuple[dict[str, Any], Header]:
-    entry = {"schema": SCHEMA, **{key: of for key, of in given.items() if of is not None}}
+    entry = {"schema": SCHEMA, **{key: plain(of) for key, of in given.items() if of is not None}}
     entry["unit"] = str(entry["unit"])
-    for key, of in entry.items():
-        entry[key] = plain(of)
     if "agents" not in entry:
         raise InputError("agents is missing; say how many agents there are, a server not counted")
     header = read_header(entry)
@@ -197,10 +195,8 @@ def _path(path: Path, header: Header, *, folder: bool, new: bool) -> Path:
 
 def _of_its_own(path: Path) -> Path:
     """Where a further training writes, in the folder of a first one."""
-    for number in count(2):
-        own = path.parent / f"{TRAINING}{number}" / path.name
-        if not own.exists():
-            break
+    others = (path.parent / f"{TRAINING}{number}" / path.name for number in count(2))
+    own = next(other for other in others if not other.exists())
     warnings.warn(
         f"{path.parent} holds another training; the log of this one is {own}: account for each, "
         "and where both have the same records, what they cost adds up",

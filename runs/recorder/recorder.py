@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -25,7 +24,7 @@ from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from .canaries import PlantedRows
-from .keeping import each_of, keep, plain, positions_of, vector_of
+from .keeping import PRECISE, each_of, keep, plain, positions_of, vector_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
@@ -87,16 +86,11 @@ class Observing(System, Protocol):
 # else the whole of what leaves, is rounded with clean data beside it. What leaves in fewer digits
 # than float32 was summed in float32.
 
-_SUMMED = (torch.float32, torch.float64)
-
 
 def check_floor(release: Release, sent: Sent) -> None:
     """Refuse a release whose noise is lost in the rounding of the numbers beside it.
 
-    Args:
-        release: as its line says it; one without noise, or whose noise came first, is not looked
-            at.
-        sent: what leaves.
+    One without noise, or whose noise came first, is not looked at.
 
     Raises:
         ValueError: rounding would add more than 2^-8 to mu.
@@ -108,7 +102,7 @@ def check_floor(release: Release, sent: Sent) -> None:
     # Noise that two parties know hides nothing from one of them, unless there is no other.
     own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
     deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
-    kind = torch.float32 if known is None and beside.dtype not in _SUMMED else beside.dtype
+    kind = torch.float32 if known is None and beside.dtype not in PRECISE else beside.dtype
     beside = beside.double()
     lost = mu_lost(float(beside.norm()), deviation, eps=torch.finfo(kind).eps)
     if lost <= MOST_LOST:
@@ -318,7 +312,8 @@ class Recorder:
                 raise InputError("scale=0 leaves nothing of the sum; declare of=[] and noise=0")
             if of is not None and (isinstance(of, str | Mapping) or not isinstance(of, Sequence)):
                 raise InputError(f"of={shown(of)} must be a list of vectors")
-            batches = self._batches(batch, 1 if of is None else len(of))
+            given = each_of(batch, 1 if of is None else len(of), "batch")
+            batches = [None if one is None else positions_of(one) for one in given]
             # The line, read back as an account will read it.
             entry: dict[str, Any] = {
                 "from": SERVER if who == self.header.agents else who,
@@ -336,7 +331,7 @@ class Recorder:
                 round=at,
                 drawn=self._drawn.batches,
                 said=self._said,
-                positions=None if batch is None else batches,
+                positions=batches,
             )
             release = read_release(entry, self.header, round=at)
             for one in (*release.loose, Loose("scale", scale, release.scale)):
@@ -357,12 +352,12 @@ class Recorder:
             if self._canaries is not None:
                 self._canaries.check(release, sent, batches[0] if batches else None)
             kept = None
-            if self.keeps(at) and sent.value is None:
-                raise InputError(
-                    f"value is missing, and round {at} is kept: give value=, and batch= and point= "
-                    "where it holds gradients; or leave the round out of keep"
-                )
             if self.keeps(at):
+                if sent.value is None:
+                    raise InputError(
+                        f"value is missing, and round {at} is kept: give value=, and batch= and "
+                        "point= where it holds gradients; or leave the round out of keep"
+                    )
                 kept = transcribed(
                     release,
                     drawn=self._drawn,
@@ -489,12 +484,7 @@ class Recorder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -541,6 +531,3 @@ class Recorder:
                 taken = {of.name for of in held} | self._said.batches(batch.owner)
                 free = (str(n) for n in range(len(taken) + 1))
                 batch.name = next(name for name in free if name not in taken)
-
-    def _batches(self, batch: Any, vectors: int) -> list[NDArray[np.int64] | None]:
-        return [None if b is None else positions_of(b) for b in each_of(batch, vectors, "batch")]

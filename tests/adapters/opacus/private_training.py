@@ -20,15 +20,19 @@ def digits(count):
     )
 
 
-def private(data, *, hidden=8, batch=50, noise=1.0, clip=1.0, lr=0.5, inner=None, **how):
+def private(
+    data, *, hidden=8, batch=50, noise=1.0, clip=1.0, lr=0.5, inner=None, network=None,
+    loading=None, **how
+):  # fmt: skip
     """Model, optimizer and loader as `make_private` returns them."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.Tanh(), nn.Linear(hidden, 10))
+    tanh = nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.Tanh(), nn.Linear(hidden, 10))
+    model, given = network or tanh, DataLoader(data, batch_size=batch, **(loading or {}))
     optimizer = (inner or torch.optim.SGD)(model.parameters(), lr=lr)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Secure RNG turned off")
         engine = PrivacyEngine(accountant="prv")
     made = engine.make_private(
-        module=model, optimizer=optimizer, data_loader=DataLoader(data, batch_size=batch),
+        module=model, optimizer=optimizer, data_loader=given,
         noise_multiplier=noise, max_grad_norm=clip, **how,
     )  # fmt: skip
     return engine, *made

@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler, default_collate
 
@@ -13,7 +12,7 @@ import overhear as oh
 from overhear.adapters import opacus
 from overhear.privacy.errors import InputError
 
-from .private_training import digits
+from .private_training import digits, private
 
 # Opacus' own hooks, on inputs that need no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -24,21 +23,14 @@ def own_loss(out, x, y):
     return nn.functional.cross_entropy(out, y)
 
 
-def trained(
-    folder, *, data=DATA, collate=None, network=None, loss=own_loss, see=lambda x: x, **how
-):
+def trained(folder, *, data=DATA, collate=None, network=None, loss=own_loss, see=lambda x: x):
     """The log of three steps, or so, of a training with a place for each fault."""
     torch.manual_seed(0)
     model = network or nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    loader = DataLoader(data, batch_size=20, collate_fn=collate)
+    how = {"batch": 20, "network": model, "loading": {"collate_fn": collate}}
+    _, model, optimizer, loader = private(data, **how)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Secure RNG turned off")
         warnings.filterwarnings("ignore", message="transcripts of")
-        model, optimizer, loader = PrivacyEngine(accountant="prv").make_private(
-            module=model, optimizer=optimizer, data_loader=loader,
-            noise_multiplier=1.0, max_grad_norm=1.0,
-        )  # fmt: skip
         system = opacus.watch(optimizer, loader, model=model)
         with oh.record(folder, system=system, keep="all") as log:
             for x, y in loader:
@@ -235,13 +227,7 @@ def test_a_network_before_the_model_is_refused_where_it_may_be_trained(tmp_path,
 
 
 def test_a_sampler_that_is_replaced_is_refused(tmp_path):
-    model = nn.Linear(64, 10)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Secure RNG turned off")
-        model, optimizer, loader = PrivacyEngine(accountant="prv").make_private(
-            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=DataLoader(DATA, batch_size=20), noise_multiplier=1.0, max_grad_norm=1.0,
-        )  # fmt: skip
+    _, _, optimizer, loader = private(DATA, batch=20)
     own = loader.batch_sampler
     with oh.record(tmp_path / "log", system=opacus.watch(optimizer, loader)):
         object.__setattr__(loader, "batch_sampler", own)
@@ -253,13 +239,8 @@ def test_a_sampler_that_is_replaced_is_refused(tmp_path):
 def test_weights_that_make_private_left_out_are_named(tmp_path, weighted):
     sampler = WeightedRandomSampler([1.0] * 60, 60) if weighted else None
     given = DataLoader(DATA, batch_size=20, sampler=sampler)
-    model = nn.Linear(64, 10)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Secure RNG turned off")
-        model, optimizer, loader = PrivacyEngine(accountant="prv").make_private(
-            module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-            data_loader=given, noise_multiplier=1.0, max_grad_norm=1.0,
-        )  # fmt: skip
+    _, _, optimizer, loader = private(DATA, batch=20)
+    assert given.dataset is loader.dataset
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         oh.record(tmp_path / "log", system=opacus.watch(optimizer, loader)).close()

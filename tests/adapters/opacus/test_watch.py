@@ -5,10 +5,10 @@ import warnings
 
 import pytest
 import torch
-from opacus import PrivacyEngine
+from opacus.optimizers import DistributedDPOptimizer
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from torch.utils.data import DataLoader, IterableDataset
 
 import overhear as oh
 from overhear.adapters import opacus
@@ -18,8 +18,10 @@ from overhear.privacy.releases.values import read_clip
 
 from .private_training import digits, private, step, trained
 
-# Opacus' own hooks, on inputs that need no gradient.
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),  # Opacus' own
+    pytest.mark.filterwarnings("ignore:transcripts of"),
+]
 
 DATA = digits(100)  # 4 batches of 25 an epoch
 
@@ -80,10 +82,7 @@ def test_clip_norms_by_layer_count_as_the_root_of_their_squares(tmp_path):
         tmp_path, clip=[0.1, 0.2, 0.2, 0.4], clipping="per_layer"
     )
     assert read_clip(system.settings["clip"]) == pytest.approx(0.5)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="transcripts of")
-        log = oh.record(tmp_path / "log", system=system, keep="all")
-    with log:
+    with oh.record(tmp_path / "log", system=system, keep="all") as log:
         for x, y in loader:
             step(model, optimizer, x, y)
     assert lines(log)[1]["releases"][0]["noise"] == pytest.approx(0.5)
@@ -137,15 +136,6 @@ def test_learning_rates_that_follow_losses_are_not_believed(tmp_path, lr, found)
     assert ("lr of step 3 is 0.25, and was 0.5" in points.words) is (lr is None)
 
 
-def test_a_sampler_that_was_replaced_is_told(tmp_path):
-    weighted = WeightedRandomSampler(torch.ones(len(DATA)), len(DATA))
-    given = DataLoader(DATA, batch_size=25, sampler=weighted)
-    _, model, optimizer, loader = private(DATA, batch=25)
-    assert given.sampler is weighted
-    with pytest.warns(UserWarning, match="weights or an order of the WeightedRandomSampler"):
-        oh.record(tmp_path / "log", system=opacus.watch(optimizer, loader, model=model)).close()
-
-
 def test_batches_that_are_not_poisson_count_at_rate_1_and_it_is_said(tmp_path):
     model, optimizer, loader, system = watched(tmp_path, poisson_sampling=False)
     with pytest.warns(UserWarning, match="every record counts as in each batch, at rate 1"):
@@ -186,19 +176,8 @@ def test_optimizer_and_loader_are_left_as_they_were(tmp_path):
 
 
 def test_batches_are_told_with_workers_that_fetch_ahead(tmp_path):
-    model = nn.Linear(64, 10)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Secure RNG")
-        engine = PrivacyEngine()
-    model, optimizer, loader = engine.make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=DataLoader(DATA, batch_size=25, num_workers=2),
-        noise_multiplier=1.0, max_grad_norm=1.0,
-    )  # fmt: skip
-    system = opacus.watch(optimizer, loader, model=model)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="transcripts of")
-        log = oh.record(tmp_path / "log", system=system, keep="all")
+    model, optimizer, loader, system = watched(tmp_path, loading={"num_workers": 2})
+    log = oh.record(tmp_path / "log", system=system, keep="all")
     with log, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*use of fork.*", category=DeprecationWarning)
         for x, y in loader:
@@ -217,8 +196,9 @@ def test_a_step_over_another_loader_is_refused_and_moves_nothing(tmp_path):
         next(iter(loader))
         with pytest.raises(InputError, match="gradients of 60 examples"):
             step(model, optimizer, *next(iter(DataLoader(DATA, batch_size=60))))
-        with pytest.raises(InputError, match="without clipping and noise"):
-            optimizer.original_optimizer.step()
+        for _ in range(3):  # as often as it is tried
+            with pytest.raises(InputError, match="without clipping and noise"):
+                optimizer.original_optimizer.step()
     assert len(lines(log)) == 1
     assert all(map(torch.equal, before, model.parameters()))
 
@@ -287,36 +267,19 @@ def test_the_rate_is_that_at_which_the_batch_of_the_step_was_drawn(tmp_path):
     assert rates == [0.25, 0.5, 0.6, 0.7]
 
 
-def test_a_step_inside_is_refused_each_time_that_it_is_tried(tmp_path):
-    model, optimizer, loader, system = watched(tmp_path)
-    before = [of.detach().clone() for of in model.parameters()]
-    with oh.record(tmp_path / "log", system=system):
-        x, y = next(iter(loader))
-        nn.functional.cross_entropy(model(x), y).backward()
-        for _ in range(3):
-            with pytest.raises(InputError, match="without clipping and noise"):
-                optimizer.original_optimizer.step()
-    assert all(map(torch.equal, before, model.parameters()))
-
-
 ADAPTIVE = {
     "clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.1,
     "max_clipbound": 2.0, "min_clipbound": 0.1, "unclipped_num_std": 1.0,
 }  # fmt: skip
 
 
-def test_adaptive_and_ghost_clipping_are_refused():
+def test_adaptive_and_ghost_clipping_and_distributed_trainings_are_refused():
     _, _, optimizer, loader = private(DATA, **ADAPTIVE)
     with pytest.raises(InputError, match="adaptive clipping"):
         opacus.watch(optimizer, loader)
     _, _, optimizer, _, loader = private(DATA, grad_sample_mode="ghost")
     with pytest.raises(InputError, match='use grad_sample_mode="hooks"'):
         opacus.watch(optimizer, loader)
-
-
-def test_distributed_trainings_are_refused():
-    from opacus.optimizers import DistributedDPOptimizer
-
     _, _, optimizer, loader = private(DATA)
     optimizer.__class__ = DistributedDPOptimizer
     with pytest.raises(InputError, match="several processes"):

@@ -47,19 +47,13 @@ def test_at_most_one_sound_audit_in_twenty_is_contradicted(name):
     assert np.mean([one.epsilon > 0.0 for one in found]) > 0.5  # they could show something
 
 
-@pytest.mark.parametrize(("are_ratios", "count"), [(True, 500), (False, 500)])
-def test_missing_noise_is_found_where_ratio_0_is_blind(are_ratios, count):
-    scores, coins = ratios(np.random.default_rng(0), count=count, noise=0.3)
+@pytest.mark.parametrize("are_ratios", [True, False])
+def test_missing_noise_is_found_where_ratio_0_is_blind(are_ratios):
+    scores, coins = ratios(np.random.default_rng(0), count=500, noise=0.3)
     moved = scores + 40.0  # as sampled rounds move them, whose ratios take the noise for 1
     found = audit_scores(moved, coins, claim=GAUSSIAN, ratios=are_ratios)
     assert found.contradicted
     assert "held-out" in found.bounds[0].name
-
-
-def test_a_claim_that_is_too_small_is_contradicted_without_its_mechanism():
-    play = answers(np.random.default_rng(0), epsilon=3.0, count=500)
-    assert audit_scores(*play, claim=Claimed(epsilon=1.5, delta=1e-5)).contradicted
-    assert not audit_scores(*play, claim=Claimed(epsilon=3.0, delta=1e-5)).contradicted
 
 
 @pytest.mark.slow
@@ -142,8 +136,6 @@ def test_labels_alone_are_audited_in_any_order(half, are_ratios, order):
 
 COINS = np.arange(100) % 2 == 0
 VALUES = np.random.default_rng(0).normal(size=100)
-
-
 MIXED = np.random.default_rng(0).permutation(np.tile(np.arange(50), 4))
 
 

@@ -40,13 +40,8 @@ def trained(folder, data, *, clip=1.0, noise=1.0, planted=True):
     ],
 )
 def test_a_plain_loop_is_audited_by_its_canaries(tmp_path, how, verdict):
-    found = oh.audit(
-        lambda data: trained(tmp_path, data, **how),
-        data=DATA,
-        canaries=400,
-        kind="gradient",
-        seed=1,
-    )
+    audited = {"canaries": 400, "kind": "gradient", "seed": 1}
+    found = oh.audit(lambda data: trained(tmp_path, data, **how), data=DATA, **audited)
     assert str(found.verdict) == verdict
     assert found.first.ratios
     assert found.claimed.mechanism is not None

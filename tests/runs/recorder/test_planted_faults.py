@@ -9,7 +9,8 @@ three checks that leave something to chance.
 import pytest
 
 from overhear.attacks.checks.result import Verdict
-from tests.runs.recorder.gossip import FAULTS, checked, play
+
+from .gossip import FAULTS, checked, play
 
 IDS = [f"{fault}, {'own' if own else 'drawn'} noise" for fault, own, _ in FAULTS]
 
