@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
-from ...training.noise_tests.laws import at_least, binomial, least, quadratic, two_sided
+from ...training.noise_tests.laws import at_least, binomial, least, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
@@ -49,6 +49,7 @@ from .noise_rows import (
     deviations,
     is_correlated,
     note_coordinates,
+    note_repeats,
     note_shape,
     pooled,
     scaled,
@@ -58,79 +59,6 @@ from .noise_rows import (
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
 from .result import TOTAL_FALSE_ALARM, Check, Finding
-
-# Noise does not repeat itself within a row, forwards or backwards, at any offset.
-#
-# For a row u of D independent standard normals
-#
-#     sum of u_i u_(i+l)        a quadratic form of operator norm at most 1, F^2 = (D - l) / 2
-#     sum of u_i u_(s-i)        one of operator norm at most 1, F^2 = its number of terms; its mean
-#                               is 1 where s is even
-#
-# so that `laws.quadratic` bounds both, for every lag l and every reflection s, of one row and of
-# many rows together. All lags come from one Fourier transform of a row. A copy of c of D
-# coordinates adds c: pooled over n rows it shows from c of about 7 sqrt(D / n) on.
-
-_GRIDS = {"bfloat16": 8, "float16": 11}  # bits of a number
-_NEAR, _MOST_NEAR = 2.0, 0.05  # to a grid: in usual roundings, and in cells
-_MOST_VALUES = 4_000_000  # of a pool, of whose rows more are left out
-_ROWS_AT_ONCE = 256
-
-
-def note_repeats(found: Finding, pool: Pool) -> None:
-    """Note all lags and all reflections, of every row and of all together."""
-    D = pool.values.shape[1]
-    if D < 2:
-        return
-    step = -(-pool.values.size // _MOST_VALUES)
-    values, names = pool.values[::step], pool.names[::step]
-    lags, turns = np.arange(1, D), np.arange(2 * D - 1)
-    terms = np.minimum(turns, 2 * D - 2 - turns) + 1.0
-    kinds = (
-        (lags, (D - lags) / 2.0, "coordinates {} apart in {}"),
-        (turns, terms, "coordinates that add up to {} in {}"),
-    )
-    totals = np.zeros(D - 1), np.zeros(2 * D - 1)
-    for first in range(0, len(values), _ROWS_AT_ONCE):
-        some = slice(first, first + _ROWS_AT_ONCE)
-        for total, sums, kind in zip(totals, _products(values[some]), kinds, strict=True):
-            total += sums.sum(axis=0)
-            _note_products(found, sums, names[some], *kind)
-    # The same over all rows, which shows what is weak in each.
-    for total, (places, norm, words) in zip(totals, kinds, strict=True):
-        every = [f"every {pool.kind}"]
-        _note_products(found, total[None], every, places, len(values) * norm, words)
-
-
-def _note_products(
-    found: Finding,
-    sums: NDArray[np.float64],
-    names: Sequence[str],
-    places: NDArray[np.int64],
-    norm: NDArray[np.float64],
-    words: str,
-) -> None:
-    """Sums (n, places) of products, and the squared norms (places,) of their forms."""
-    p = quadratic(np.abs(sums), norm)
-    row, at = divmod(int(p.argmin()), p.shape[1])
-    deviations_off = sums[row, at] / np.sqrt(2.0 * norm[at])
-    what = f"{words.format(places[at], names[row])} are alike: the sum of their products is "
-    what += f"{deviations_off:.3g} deviations from what it should be"
-    found.note(p[row, at], tests=p.size, what=what)
-
-
-def _products(rows: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(n, D - 1) sums of u_i u_(i+l), and (n, 2D - 1) of u_i u_(s-i), less their means."""
-    from scipy.fft import irfft, next_fast_len, rfft
-
-    D = rows.shape[1]
-    size = next_fast_len(2 * D - 1, real=True)
-    spectrum = rfft(rows, size, axis=1)
-    moved = irfft(spectrum.real**2 + spectrum.imag**2, size, axis=1)[:, 1:D]
-    turned = irfft(spectrum**2, size, axis=1)[:, : 2 * D - 1]
-    turned[:, ::2] -= 1.0  # which have a square among them
-    return np.ascontiguousarray(moved), np.ascontiguousarray(turned)
-
 
 # The noise on every part of a vector has its declared variance, and mean 0.
 #
@@ -340,6 +268,8 @@ def _note(found: Finding, uniform: NDArray[np.float64], what: str) -> None:
     )
 
 
+_GRIDS = {"bfloat16": 8, "float16": 11}  # bits of a number
+_NEAR, _MOST_NEAR = 2.0, 0.05  # to a grid: in usual roundings, and in cells
 _NAME = "residuals"
 
 

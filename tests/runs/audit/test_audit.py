@@ -42,7 +42,7 @@ def test_a_sound_run_is_never_contradicted(run_file, capsys):
     assert main(["audit", str(run_file), "--set", "audit.confidence=0.99", "--json"]) == 0
     found = Audit.parse(capsys.readouterr().out, refusal="{}: {}".format)
     assert found.verdict in ("consistent", "cleared", "suspicious")
-    assert [check.passed for check in found.checks] == [True] * 13
+    assert [check.passed for check in found.checks] == [True] * 14
     by_name = {one.name: one for one in found.adversaries}
     first = by_name["eavesdropper"]
     # No power is asked of 400 canaries: 50 sound audits measured 0 to 1.8 of the proven epsilon,
@@ -199,7 +199,7 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file):
     found = audit_config(config)
     assert found.verdict == "nothing proven"
     assert found.canaries == 0
-    assert [check.passed for check in found.checks] == [True] * 9
+    assert [check.passed for check in found.checks] == [True] * 10
     assert {one.verdict for one in found.adversaries} == {"not measured"}
 
 
@@ -315,7 +315,7 @@ def test_all_data_of_an_agent_are_audited(of_agents, tmp_path, capsys):
     assert (found.unit, found.adjacency) == ("agent", "zero-out")
     assert found.game == "a canary is all data of its host, or nothing"
     assert (found.canaries, found.runs, found.hosts) == (80, 20, [0, 1, 2, 3])
-    assert [check.passed for check in found.checks] == [True] * 12
+    assert [check.passed for check in found.checks] == [True] * 13
     folder = tmp_path / "run"
     assert main(["train", str(of_agents), "--out", str(folder)]) == 0
     assert main(["audit", str(folder)]) == 0

@@ -10,11 +10,10 @@ from overhear.attacks.checks.noise_residuals import (
     note_means,
     note_pairs_of_coordinates,
     note_regularity,
-    note_repeats,
     note_span,
     note_subsets,
 )
-from overhear.attacks.checks.noise_rows import Pool, note_shape
+from overhear.attacks.checks.noise_rows import Pool, note_repeats, note_shape
 from overhear.attacks.checks.noise_streams import note_values
 from overhear.attacks.checks.recording import Part
 from overhear.attacks.checks.result import Finding
