@@ -369,7 +369,7 @@ def test_several_records_of_one_person_are_audited_beside_one(run_file, tmp_path
     assert three.proven_epsilon > 2 * one.proven_epsilon
     assert three.canaries >= one.canaries == 400
     assert three.measured_epsilon is not None
-    assert [check.passed for check in found.checks] == [True] * 14
+    assert [check.passed for check in found.checks] == [True] * 15
     capsys.readouterr()
     assert main(["report", str(folder)]) == 0
     assert "eavesdropper, 3 records" in (folder / "report.html").read_text(encoding="utf-8")
