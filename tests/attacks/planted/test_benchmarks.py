@@ -37,7 +37,7 @@ def test_a_group_is_asked_for_with_the_sound_engine_and_the_holdout_apart(bugs):
     held = bugs.chosen(["noise"], holdout=True)[1:]
     assert {one.name for one in (*found, *held)} == {one.name for one in GROUPS["noise"]}
     assert {one.origin for one in held} == {Origin.HOLDOUT}
-    assert len(bugs.chosen(list(GROUPS))) == 1 + 16 + 35
+    assert len(bugs.chosen(list(GROUPS))) == 1 + 16 + 45
     assert bugs.chosen([], only=["none", "no clipping"]) == [None, CATALOGUE["no clipping"]]
     with pytest.raises(SystemExit, match="no fault is named no cliping"):
         bugs.chosen([], only=["no cliping"])
