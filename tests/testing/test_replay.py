@@ -62,7 +62,7 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
                 print(f"step {step}: loss {np.mean((x[at] @ w - y[at]) ** 2):.3f}")
             if fault == "stopped" and np.mean((x @ w - y) ** 2) > 1.5:
                 break
-            z = noise.normal(0, STD * {"no noise": 0, "half": 0.5}.get(fault, 1), D)
+            z = noise.normal(0, STD * {"no noise": 0, "a fifth": 0.2}.get(fault, 1), D)
             w = hand((w - lr / B * (g.sum(axis=0) + z)).astype(dtype))
         return {"w": w, "lr": lr}
 
@@ -87,7 +87,7 @@ FAULTS = {
     "date": ("secrecy", "known to anyone who knows the seed"),
     "process": ("secrecy", "known to anyone who knows the seed"),
     "no noise": ("noise", "at most 0 .*1.5 is claimed"),
-    "half": ("noise", "1.5 is claimed"),
+    "a fifth": ("noise", "1.5 is claimed"),  # of 40 numbers half is seen two times in three
 }
 
 
