@@ -7,7 +7,10 @@ import torch
 from overhear.privacy.errors import InputError
 from overhear.testing import algorithm as contract
 from overhear.training.algorithms import ALGORITHMS
+from overhear.training.engine.engine import Engine
+from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import build_graph
 
@@ -61,12 +64,20 @@ def test_a_list_of_everybody_changes_no_bit(name):
         assert torch.equal(value, listed.snapshot()[field]), field
 
 
+def _tapped(name, graph, heard):
+    bound = _bound(name, graph)
+    setting = contract._setting(bound, graph)
+    engine = Engine(setting, bound, randomness=SecretRandomness(5), taps=[heard])
+    engine.start()
+    return engine
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_absent_agent_is_refused_before_anything_is_sent_where_no_round_can_be_without_it(name):
-    graph, heard = _topology(LIST), contract.Transcript()
+    graph, heard = _topology(LIST), Transcript()
 
     def run():
-        engine = contract._engine(_bound(name, graph), graph, taps=[heard])
+        engine = _tapped(name, graph, heard)
         engine.advance()  # the first round of the list has everybody
         engine.advance()
 
@@ -78,8 +89,8 @@ def test_an_absent_agent_is_refused_before_anything_is_sent_where_no_round_can_b
 @pytest.mark.parametrize("name", SERVED)
 def test_an_absent_agent_draws_nothing_sends_nothing_and_keeps_its_state(name):
     graph = _topology(LIST)
-    heard = contract.Transcript()
-    engine = contract._engine(_bound(name, graph), graph, taps=[heard])
+    heard = Transcript()
+    engine = _tapped(name, graph, heard)
     for number in range(1, 6):
         before, recorded = engine.snapshot(), Recorded()
         engine.advance(recorded=recorded)
