@@ -422,6 +422,10 @@ class _Replays:
         if rate is None or not rounds:
             why = "no rate is claimed" if rate is None else "nothing was seen to leave"
             return Check.not_run("rate", why, applies=rate is not None)
+        self.remarks["drawn"] = (
+            "Whether records are drawn independently is not seen: shuffled batches, or batches of "
+            "one size, can pass at a rate that is accounted for as Poisson."
+        )
         found, remedy = Finding(), "draw each record on its own and once, at one rate"
         all_of = rounds * len(self._in)
         counts, draws = np.array([total, *self._in]), np.array([all_of] + [rounds] * len(self._in))

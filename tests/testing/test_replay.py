@@ -104,6 +104,7 @@ def test_each_fault_is_named_by_value_bound_and_remedy(fault):
 def test_a_sound_loop_by_hand_passes(dtype):
     found = replay(by_hand(dtype=dtype), (X, Y), **CLAIM)
     assert [one.passed for one in found.checks] == [True] * 5
+    assert "shuffled batches" in repr(found)  # which would pass, too
     assert by_hand(hand=lambda w: w)((X, Y))["w"].shape == (D,)
 
 

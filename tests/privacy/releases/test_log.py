@@ -41,6 +41,23 @@ def test_a_header_that_says_something_else_is_refused(tmp_path, changed, message
 
 
 @pytest.mark.parametrize(
+    ("clip", "bound"),
+    [
+        ({"parts": [12] * 4, "each": 1.0}, 2.0),
+        ({"parts": [3, 3], "each": [3.0, 4.0]}, 5.0),
+        ({"bounded": 2.0}, 2.0),
+    ],
+)
+def test_a_bound_that_is_kept_to_by_parts_counts_as_the_norm_of_theirs(tmp_path, clip, bound):
+    """Of all parts, whichever are at their bounds: never as the largest of them."""
+    found = [
+        account(write(tmp_path / f"{at}.jsonl", {1: [one()], 2: [one()]}, clip=of)).worst.epsilon
+        for at, of in enumerate((clip, bound))
+    ]
+    assert found[0] == found[1] > 0
+
+
+@pytest.mark.parametrize(
     ("release", "message"),
     [
         ("model", "a release must be an object"),
