@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import random
 import time
 
 import numpy as np
@@ -266,6 +267,24 @@ def test_a_training_that_cannot_be_repeated_is_refused_with_the_part_that_differ
 def test_what_cannot_be_replayed_is_refused(data, how, words):
     with pytest.raises((InputError, TypeError), match=words):
         overhear.replay(lambda data: 1, data, **how)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: random.gauss(0, 1),
+        np.random.normal,
+        lambda: float(torch.randn(())),
+        lambda: np.random.default_rng().normal(),
+        lambda: random.SystemRandom().gauss(0, 1),
+    ],
+)
+def test_noise_of_any_generator_is_repeated_and_new_with_other_entropy(draw):
+    def train(data):
+        return [released(float(np.clip(data, 0, 1).sum()) + draw()) for _ in range(20)]
+
+    found = replay(train, np.linspace(0, 1, 9), clip=0.5)
+    assert [found["releases"].passed, found["secrecy"].passed] == [True, True]
 
 
 def test_randomness_is_put_back():
