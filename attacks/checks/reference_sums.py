@@ -35,7 +35,7 @@ from ...training.models.losses import ForwardCalls, stated
 from ...training.models.tasks import Task
 from ...training.step.values import ClipNorm, Parts, Quantile, whole_of
 
-_ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
+_ENTRIES_AT_ONCE = 2**20  # of per-example gradients: 8 MiB
 _FEW, _MANY = 16, 16  # examples of an owner, and owners, whose calls would take longer than they do
 
 

@@ -222,7 +222,7 @@ class Vmap:
         """Add clipped gradients, all examples of a pass at once, or of several short ones."""
         most = self.examples_at_once(out.device)
         joins = self._joins and len(passes) >= _MANY
-        for works in _joined(passes, most=most // 4) if joins else zip(passes):
+        for works in _joined(passes, most=most // 16) if joins else zip(passes):
             self._add_some(
                 out,
                 points,
