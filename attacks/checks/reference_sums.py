@@ -109,7 +109,9 @@ class Oracle:
         plain = [_plain(*batch) for batch in batches]
         step = max(1, _ENTRIES_AT_ONCE // points.shape[2])
         # All examples that meet one model at once, or of many owners with few of them those of all.
-        groups = {of: [row for row, (own, _) in enumerate(pairs) if own == of] for of, _ in pairs}
+        groups: dict[int, list[int]] = {}
+        for row, (owner, _) in enumerate(pairs):
+            groups.setdefault(owner, []).append(row)
         few = sum(len(plain[holder][1]) for _, holder in pairs) <= _FEW * len(groups)
         joins = self._joins and few and len(groups) >= _MANY
         for rows in [list(range(len(pairs)))] if joins else groups.values():
