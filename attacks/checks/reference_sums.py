@@ -30,9 +30,9 @@ from torch.nn.functional import cross_entropy
 from ...privacy.batches.sampling import Per
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
-from ...training.gradients.own_code import OwnCode
-from ...training.models.losses import ForwardCalls, stated
+from ...training.models.losses import ForwardCalls, stated, unknown_forward
 from ...training.models.tasks import Task
+from ...training.own.contents import Watch
 from ...training.step.values import ClipNorm, Parts, Quantile, whole_of
 
 _ENTRIES_AT_ONCE = 2**20  # of per-example gradients: 8 MiB
@@ -58,15 +58,15 @@ class Oracle:
 
     def __init__(self, objective: nn.Module | Task) -> None:
         if isinstance(objective, nn.Module):
-            loss = _loss_of(objective)
+            loss, known = _loss_of(objective), unknown_forward(objective) is None
         elif isinstance(objective, Task):
-            loss = objective.loss
+            loss, known = objective.loss, Watch(objective).is_empty
         else:
             raise InputTypeError(
                 f"objective={type(objective).__name__} must be an nn.Module or a task; see `Task`"
             )
         self._gradient = torch.func.grad(loss)
-        self._joins = not OwnCode(objective).is_there  # which may branch on a model
+        self._joins = known  # and branches on no model
 
     def sums(
         self,
