@@ -398,9 +398,9 @@ _ROOT_HOLDS = {
 
 @cache  # reading the text takes longer than training on it for a round
 def _digit_records() -> Records:
-    spec = find_spec("sklearn")  # whose modules take more memory than all else but torch
-    (place,) = (spec and spec.submodule_search_locations) or ()
-    rows = np.loadtxt(Path(place) / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    package = find_spec("sklearn")  # whose modules take more memory than all else but torch
+    data = Path(str(package and package.origin)).parent / "datasets" / "data"
+    rows = np.loadtxt(data / "digits.csv.gz", delimiter=",")
     images = rows[:, :-1].reshape(-1, 1, 8, 8) / 16.0  # 17 shades of grey
     return Records(inputs=images, targets=rows[:, -1].astype(np.int64))
 
