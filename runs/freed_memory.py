@@ -6,8 +6,7 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _MAP_THRESHOLD = -1, -3  # of mallopt(3)
-_TRIM_FROM, _MAP_FROM = 2**31 - 1, 2**30  # bytes
-_LARGE = 2**20  # bytes
+_TRIM_FROM, _MAP_FROM, _LARGE = 2**31 - 1, 2**30, 2**20  # bytes
 
 
 def keep_freed_memory() -> bool:
@@ -31,8 +30,7 @@ def give_freed_memory_back() -> bool:
     """Give arrays of a megabyte or more back to the system as they are freed.
 
     Work of many kinds keeps small arrays between large ones, whose place then fits no other: an
-    audit of a hundred agents took half as much memory again as it held at any time. As
-    `keep_freed_memory`, a process calls it once.
+    audit of a hundred agents took half as much memory again as it held at any time.
 
     >>> print(int(give_freed_memory_back() or sys.platform != "linux"))
     1

@@ -112,8 +112,6 @@ def build_model(
 def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     """Refuses what cannot be clipped per example or is not a function of its parameters.
 
-    That is all that opacus' ModuleValidator refuses, but for attention.
-
     Args:
         evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
             and BatchNorm is an affine map by its running statistics.
