@@ -323,7 +323,7 @@ def shown_tokens(
             f"where records={records} of {network.length} tokens fill at most {most}; give the "
             "number of records, or noise_std where there is noise"
         )
-    return filled
+    return filled if len(filled) else None
 
 
 def candidates_of(

@@ -214,7 +214,9 @@ def _exact(
         return _undecided(seen, known, length=length, why=why)
     # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
-    certificate = certified(explainer, batch, held=candidates, generator=generator)
+    certificate = certified(
+        explainer, batch, held=candidates, vocabulary=table.vocabulary, generator=generator
+    )
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
