@@ -248,12 +248,16 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Explainer:
-    """Gradients of single records, each computed once; in float64."""
+    """Gradients of single records, each computed once; in float64.
+
+    Labels are those that are given, else those that are likely, else all classes.
+    """
 
     observation: Observation
     model: nn.Module
     classes: int
     given: tuple[int, ...] | None = None
+    likely: tuple[int, ...] | None = None
     held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -263,7 +267,8 @@ class Explainer:
     @property
     def labels(self) -> list[int]:
         """Classes that a record may have."""
-        return sorted(set(self.given)) if self.given is not None else list(range(self.classes))
+        known = self.likely if self.given is None else self.given
+        return list(range(self.classes)) if known is None else sorted(set(known))
 
     def logits(self, records: Tensor) -> Tensor:
         """(N, C) logarithms of the probabilities of records (N, L), at the first intercept."""
