@@ -271,9 +271,9 @@ def test_a_token_from_outside_of_those_that_are_shown_is_tried_at_every_place(mo
 @pytest.mark.slow
 def test_no_text_of_a_random_model_is_falsely_certified():
     """Some do not look at every place, or hide padding; the texts hold one token, two or many."""
-    wrong, decided = _false(range(300))
+    wrong, decided = _false(range(250))
     assert wrong == []
-    assert decided >= 220
+    assert decided >= 180
 
 
 def test_rows_that_noise_filled_without_being_declared_show_no_token():
