@@ -112,6 +112,9 @@ def fall_back(
         held: whether what `search` finds in one half explains the other, where that is known.
     """
     seen, prior = problem.observation, problem.prior_image
+    if found.loss is not None:  # another than that of the preset's distance
+        left = math.nan if found.loss.left is None else found.loss.left
+        return Remainder(pixels=found.pixels, supported=(True,) * seen.records, reached=left)
     reached = distance_left(problem, found.pixels, found.labels)
     pixels, supported = found.pixels.clone(), [True] * seen.records
     if prior is not None:

@@ -328,6 +328,8 @@ def attack_gradients(
     stop.finish()
     pixels = facts.pixels(found.inputs)
     notes += [found.reason] if found.reason else []
+    notes += [] if found.loss is None else [found.loss.words]
+    notes += _beyond(facts, found.inputs)
     result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
@@ -373,14 +375,20 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    labels = found.labels.tolist()
     # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)
     else:
         stage = [found.stage if held else "prior" for held in found.supported]
-        objective, iterations = found.objective, found.iterations
+        objective, iterations, loss = found.objective, found.iterations, found.loss
         left, of_noise = _residual(posed, found), _residual_of_noise(posed)
+        if loss is not None:
+            left = left if loss.left is None else loss.left
+            labels = labels if loss.labelled else [-1] * len(labels)
+        elif posed.classes == 1:
+            labels = [-1] * len(labels)
     return GradientAttack(
         version=1,
         model=model,
@@ -394,7 +402,7 @@ def _result(
         clip_norm=facts.clip_norm,
         clip_batch=facts.clip_batch,
         noise_std=facts.noise_std,
-        labels=found.labels.tolist(),
+        labels=labels,
         labels_given=facts.labels is not None,
         stage=stage,
         supported=list(found.supported),
@@ -409,6 +417,19 @@ def _result(
         notes=list(notes),
         conclusion="",
     )
+
+
+def _beyond(facts: BatchFacts, inputs: Tensor) -> list[str]:
+    """That records lie outside of the range that is declared, which clips their pictures."""
+    low, high = facts.bounds()
+    units = (inputs.double() - low) / (high - low)
+    least, most = float(units.min()), float(units.max())
+    if least >= -0.01 and most <= 1.01:
+        return []
+    return [
+        f"pixels run from {least:.3g} to {most:.3g} and are cut at 0 and 1 in pictures and scores; "
+        "say with --mean and --std (or --low and --high) how the network is fed"
+    ]
 
 
 def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
@@ -468,6 +489,8 @@ def _defended(
     """What a clip norm and noise of its size leave of the records of an undefended gradient."""
     facts = posed.facts
     if facts.clip_norm is not None or facts.noise_std or facts.local_steps > 1:
+        return None
+    if posed.classes == 1:  # whose loss nobody declares
         return None
     if truth is None and not all(found.supported):
         return None

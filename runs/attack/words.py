@@ -180,7 +180,8 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
-        lines.append(f"record {index}: label {label}{known}, {of.get(index, how)}")
+        read = f"label {label}{known}" if label >= 0 else "label unknown"
+        lines.append(f"record {index}: {read}, {of.get(index, how)}")
         if found.values:
             lines.append(f"  {', '.join(found.values[index])}")
     # What of the gradient is left, beside what noise and other batches leave.
