@@ -56,6 +56,7 @@ from .fallback import (
     fall_back,
     is_hopeless,
     says_more,
+    speaks_for,
     steadied,
 )
 from .optimisation import finishes, optimise
@@ -254,7 +255,8 @@ class Reconstruction:
         stage: of `STAGES`, "optimisation", how many of a batch are certified and how many
             optimised, "denoiser", "posterior" (the mean of public records by their likelihood), or
             "prior" where every image is the prior image.
-        supported: (records,) booleans: False where the image is the prior image.
+        supported: (records,) booleans: False where the image is the prior image, or a posterior's
+            for which the observation does not speak beyond that.
         reason: why algebra found nothing where every image is the prior image, in words, if a stage
             has a reason to tell.
         loss: where what is exact is so under another loss than the declared one, what it is.
@@ -541,7 +543,7 @@ def _of_posterior(
         objective=distance_left(problem, pixels, labels),
         iterations=iterations,
         stage="posterior",
-        supported=(True,),
+        supported=(speaks_for(problem, weighed),),
     )
 
 

@@ -381,7 +381,8 @@ def _result(
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)
     else:
-        stage = [found.stage if held else "prior" for held in found.supported]
+        weighed = found.stage == "posterior"
+        stage = [found.stage if held or weighed else "prior" for held in found.supported]
         objective, iterations, loss = found.objective, found.iterations, found.loss
         left, of_noise = _residual(posed, found), _residual_of_noise(posed)
         if loss is not None:

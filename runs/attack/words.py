@@ -180,6 +180,8 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
+        if stage == "posterior" and not found.supported[index]:
+            how = "posterior, for which the gradient speaks no more than for the public guess"
         read = f"label {label}{known}" if label >= 0 else "label unknown"
         lines.append(f"record {index}: {read}, {of.get(index, how)}")
         if found.values:
