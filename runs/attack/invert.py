@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...attacks.exact.stages import count_proven
 from ...attacks.inversion.inversion import Reconstruction, reconstruct
 from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
@@ -35,7 +36,7 @@ from ..folder import folder as run_folder
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
-from .gallery import save_picture
+from .gallery import AS_THE_TRUTH, orders_of, save_picture, smoother
 from .gradients_schema import Defended, GradientAttack, TruthScores
 from .layouts import between, told_apart
 from .model import Posed, build_problem, doubts
@@ -329,12 +330,16 @@ def attack_gradients(
     pixels = facts.pixels(found.inputs)
     notes += [found.reason] if found.reason else []
     notes += [] if found.loss is None else [found.loss.words]
-    notes += _beyond(facts, found.inputs)
+    notes += facts.beyond(found.inputs)
+    proven = count_proven([found.stage]) > 0
+    notes += smoother(pixels) if proven else []
     result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
             "exact_device": str(home_of(where)),
-            "scores": None if true_pixels is None else _scores(true_pixels, pixels, known.guess),
+            "scores": None
+            if true_pixels is None
+            else _scores(true_pixels, pixels, known.guess, proven=proven),
             "images": _save_pictures(out, "image", pixels),
             "originals": []
             if true_pixels is None
@@ -418,19 +423,6 @@ def _result(
         notes=list(notes),
         conclusion="",
     )
-
-
-def _beyond(facts: BatchFacts, inputs: Tensor) -> list[str]:
-    """That records lie outside of the range that is declared, which clips their pictures."""
-    low, high = facts.bounds()
-    units = (inputs.double() - low) / (high - low)
-    least, most = float(units.min()), float(units.max())
-    if least >= -0.01 and most <= 1.01:
-        return []
-    return [
-        f"pixels run from {least:.3g} to {most:.3g} and are cut at 0 and 1 in pictures and scores; "
-        "say with --mean and --std (or --low and --high) how the network is fed"
-    ]
 
 
 def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
@@ -563,8 +555,13 @@ def _residual_of_noise(posed: Posed) -> float:
     return posed.facts.noise_std * gradient.numel() ** 0.5 / size
 
 
-def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
+def _scores(truth: Tensor, pixels: Tensor, guess: Tensor, *, proven: bool) -> TruthScores:
     held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
+    axes = ""
+    if proven and means(held).mse > AS_THE_TRUTH * means(blind).mse:
+        errors = {name: means(match(truth, of)).mse for name, of in orders_of(pixels).items()}
+        axes = min(errors, key=errors.__getitem__, default="")
+        axes = axes if axes and errors[axes] <= AS_THE_TRUTH * means(blind).mse else ""
     return TruthScores(
         mse=list(held.mse),
         psnr=list(held.psnr),
@@ -572,6 +569,7 @@ def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
         order=list(held.order),
         mean=means(held),
         blind=means(blind),
+        axes=axes,
     )
 
 

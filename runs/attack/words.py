@@ -138,6 +138,11 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
 
 def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
+    if scores.axes:
+        return (
+            f"A leak is shown: what can be had from the gradient by algebra is the truth, with its "
+            f"pixels in another order ({scores.axes}); the network is fed them so."
+        )
     if reached < 0.9 * blind:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
