@@ -395,8 +395,10 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     """Sine of the least angle of other inputs' derivatives to a direction; 1 where all are 0.
 
     Several records have rank 1, too, where it is 0. The direction is that of the first layer's
-    bias where none is given.
+    bias where none is given; 1 where that layer is not linear.
     """
+    if _layer(problem) is None:
+        return 1.0
     seen, model, box, classes = problem.observation, problem.model, problem.box, problem.classes
     point, name = seen.points[0, 0], parameter_name(_layer(problem) or "", "bias")
     if direction is None:

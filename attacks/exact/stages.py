@@ -194,9 +194,15 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
         if _explains(problem, inputs, labels, allowed=allowed):
             return Certified(inputs, labels)
-    certified = _under_any_loss(problem, inputs, allowed=allowed)
-    apart = certified is not None and angle_of_others(problem, problem.box.pixels(inputs)[0])
-    return certified if apart > _APART else None
+    return _of_one(problem, _under_any_loss(problem, inputs, allowed=allowed))
+
+
+def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
+    """A record under another loss, where several would not have one direction as well."""
+    if certified is None or certified.loss is None:
+        return certified
+    pixels = problem.box.pixels(certified.inputs)[0]
+    return certified if angle_of_others(problem, pixels) > _APART else None
 
 
 def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
@@ -241,7 +247,7 @@ def _peeled(problem: Problem, _: torch.Generator) -> Certified | None:
     allowed = _allowed(problem.observation)
     if (peeled := peel(problem, accepted=allowed)) is None:
         return None
-    return _accepted(problem, peeled.inputs, peeled.labels)
+    return _of_one(problem, _accepted(problem, peeled.inputs, peeled.labels))
 
 
 def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | None:
