@@ -211,7 +211,7 @@ def fitted(
             functional_call(model, values, (x,))
         finally:
             hook.remove()
-        if len(held) != 1 or held[0][0].ndim != 2:
+        if len(held) != 1 or held[0][0].ndim != 2 or not bool(held[0][0].isfinite().all()):
             return None
         fed, logits = held[0][0].detach(), held[0][1]
         seen = last.weight[k].double()

@@ -206,9 +206,14 @@ def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
 
 
 def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
-    """The same where several records would have one direction as well, as before one output."""
-    inputs = first_linear_input(problem)
-    return None if inputs is None else _under_any_loss(problem, inputs)
+    """The same where several records would have one direction as well, as before one output.
+
+    Any row is such a quotient, of noise as well: one outside of the box is none of a record.
+    """
+    if (inputs := first_linear_input(problem)) is None:
+        return None
+    pixels = problem.box.pixels(inputs)
+    return _under_any_loss(problem, inputs) if torch.equal(pixels, pixels.clamp(0, 1)) else None
 
 
 def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
