@@ -213,7 +213,8 @@ def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
     if (inputs := first_linear_input(problem)) is None:
         return None
     pixels = problem.box.pixels(inputs)
-    return _under_any_loss(problem, inputs) if torch.equal(pixels, pixels.clamp(0, 1)) else None
+    inside = float((pixels - pixels.clamp(0, 1)).abs().max()) <= _ALIKE
+    return _under_any_loss(problem, inputs) if inside else None
 
 
 def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
