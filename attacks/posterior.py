@@ -193,6 +193,7 @@ class Posterior:
         labels: (C,) posterior probabilities of the labels.
         temperature: of the picture.
         picture: (*shape) posterior mean in normalised units.
+        evidence: logarithm of the mean of exp(-distance / 2) over the candidates.
     """
 
     distances: Tensor
@@ -200,6 +201,7 @@ class Posterior:
     labels: Tensor
     temperature: float
     picture: Tensor
+    evidence: float
 
 
 def weigh(
@@ -261,9 +263,11 @@ def weigh(
     labels = far.new_zeros(classes)
     labels.index_add_(0, candidates.labels.to(far.device), weights)
     picture = (tempered @ inputs.flatten(1)).reshape(inputs.shape[1:])
+    evidence = (all_told / -2).logsumexp(dim=0) - (less / -2).logsumexp(dim=0)
     return Posterior(
-        distances=far, weights=weights, labels=labels, temperature=temperature, picture=picture
-    )
+        distances=far, weights=weights, labels=labels, temperature=temperature, picture=picture,
+        evidence=float(evidence),
+    )  # fmt: skip
 
 
 def _weights(far: Tensor, *, noisy: bool, temperature: float) -> Tensor:

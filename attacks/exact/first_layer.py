@@ -13,12 +13,17 @@ denoised, since its noise is known; and the estimate is drawn towards the box's 
 image) by the ratio of its variance to the prior's.
 
 A recovered input is accepted by `residual`, which compares the gradient it would have sent with
-the observation and does not know the truth.
+the observation and does not know the truth; or by `fitted`, whatever the loss was: with r_e the
+derivative of any loss of the outputs in record e's logits, a batch's gradient is
 
-The input of a linear first layer from the change of several local steps, whatever these were.
+    g = sum_e J(x_e)^T r_e,    and of the last layer R^T [a, 1], which gives R by least squares
+
+so that the rest of the network certifies the records, and R tells of the loss.
+
+The input of a linear first layer from a gradient or the change of local steps, whatever these were.
 
 One record's gradient of [W, b] is delta [x, 1]^T at every model. So what plain steps, steps with
-momentum or steps with other rates than were declared add up to has rank 1 as well, with the same
+momentum, dropout or other rates than were declared add up to has rank 1 as well, with the same
 right factor. Weight decay adds a multiple c of the first model, which is known:
 
     (before - after) / (steps rate) = d [x, 1]^T + c [W, b]
@@ -34,20 +39,22 @@ signs) leave of any input its signs, with rank 1. Weights and bias are taken to 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
+from ..problem.labels import last_layer
 from ..problem.observation import Observation, Sent, sent_gradient, sent_gradients
-from ..problem.problem import Problem
+from ..problem.problem import Problem, with_buffers
 from .binary_vertices import first_linear, joint_of, parameter_name
 from .patches import rounding_of
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
+_FIRST = 0.05  # residual of the first tensor alone, which may be a small part of the whole
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it
 
 
@@ -57,9 +64,9 @@ def first_linear_input(problem: Problem) -> Tensor | None:
     Under noise it is drawn to the problem's prior image, or to the centre of the box.
 
     Returns:
-        (1, *shape) input in normalised units, within the box; None where the batch has several
-        records, the first layer is of another kind or has no bias, or its gradient does not stand
-        out of the noise.
+        (1, *shape) input in normalised units, within the box unless it lies far outside without
+        noise; None where the batch has several records, the first layer is of another kind or has
+        no bias, or its gradient does not stand out of the noise.
 
     >>> from overhear.attacks.problem.observation import observe
     >>> from overhear.attacks.problem.problem import Box
@@ -92,7 +99,11 @@ def first_linear_input(problem: Problem) -> Tensor | None:
     if error > 0 and found.ndim == PICTURE and min(found.shape[1:]) > 1:
         found, risk, _ = denoise(found, error)
     drawn = _draw_to_prior(problem, found, error=error, risk=risk)
-    return box.inputs(box.pixels(drawn).clamp(0, 1))[None]
+    pixels = box.pixels(drawn)
+    inside = pixels.clamp(0, 1)
+    # Far outside the network is fed otherwise than is declared, which noise alone does not show.
+    beyond = not observation.is_noisy and float((pixels - inside).abs().max()) > _DETERMINED
+    return box.inputs(pixels if beyond else inside)[None]
 
 
 def _layer(problem: Problem) -> str | None:
@@ -140,6 +151,86 @@ def residual(
     candidate = sent_gradients(observation, model, inputs=inputs, targets=targets).detach()
     size = torch.linalg.vector_norm(observation.gradient).clamp_min(1e-300)
     return float(torch.linalg.vector_norm(candidate - observation.gradient) / size)
+
+
+class Fit(NamedTuple):
+    """How far a batch explains a gradient under the loss of the outputs that suits it best.
+
+    `left` is the relative residual, of the whole or, where that explains less than 19 in 20 of it,
+    of the first tensor; `slopes` (B, C) are that loss's derivatives in the last layer's outputs,
+    `logits` (B, C).
+    """
+
+    left: float
+    slopes: Tensor
+    logits: Tensor
+
+
+def fitted(
+    observation: Observation, model: nn.Module, *, inputs: Tensor, classes: int
+) -> Fit | None:
+    """What a batch leaves of a gradient, whatever the loss, its factor and its weights were.
+
+    Args:
+        observation: of one step, of one network's outputs; clips are factors of records.
+        model: network whose last layer is linear.
+        inputs: (B, *shape) candidate.
+        classes: number of outputs C.
+
+    Returns:
+        None where the last layer does not tell the derivatives.
+
+    >>> from overhear.attacks.problem.observation import observe
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+    >>> flat, x = torch.cat([p.detach().flatten() for p in model.parameters()]), torch.rand(2, 3)
+    >>> seen = observe(
+    ...     model, flat, inputs=x, targets=torch.tensor([1, 0]), clip_norm=None, noise_std=0.0,
+    ...     generator=torch.Generator(),
+    ... )
+    >>> from dataclasses import replace
+    >>> fit = fitted(replace(seen, gradient=0.5 * seen.gradient), model, inputs=x, classes=2)
+    >>> fit.left < 1e-6, [round(float(r), 3) for r in fit.slopes.sum(dim=1)]
+    (True, [0.0, 0.0])
+    """
+    one_step = observation.task is None and observation.local_steps == 1
+    if not one_step or observation.points.shape[1] != 1 or observation.coefs != (1.0,):
+        return None
+    if (last := last_layer(observation, model, classes=classes)) is None:
+        return None
+    model, x = with_buffers(model, torch.float64), inputs.double()
+    layers = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
+    worst: Fit | None = None
+    for k, point in enumerate(observation.points[:, 0].double()):
+        held: list[tuple[Tensor, Tensor]] = []
+        hook = layers[-1].register_forward_hook(
+            lambda _, fed, out, to=held: to.append((fed[0], out))
+        )
+        values = {name: v.clone().requires_grad_() for name, v in unflatten(model, point).items()}
+        try:
+            functional_call(model, values, (x,))
+        finally:
+            hook.remove()
+        if len(held) != 1 or held[0][0].ndim != 2 or not bool(held[0][0].isfinite().all()):
+            return None
+        fed, logits = held[0][0].detach(), held[0][1]
+        seen = last.weight[k].double()
+        if last.bias is not None:
+            fed = torch.cat([fed, fed.new_ones(len(fed), 1)], dim=1)
+            seen = torch.cat([seen, last.bias[k].double()[:, None]], dim=1)
+        slopes = torch.linalg.pinv(fed.T) @ seen.T
+        made = torch.autograd.grad(
+            (slopes * logits).sum(), list(values.values()), allow_unused=True
+        )
+        target = list(unflatten(model, observation.gradient[k].double()).values())
+        off = [float((g if m is None else m - g).norm()) for m, g in zip(made, target, strict=True)]
+        sizes = [float(g.norm()) for g in target]
+        first = off[0] / max(sizes[0], 1e-300)
+        left = math.hypot(*off) / max(math.hypot(*sizes), 1e-300)
+        left = left if first <= _FIRST else max(left, first)
+        if worst is None or not left <= worst.left:
+            worst = Fit(left, slopes, logits.detach())
+    return worst
 
 
 def _draw_to_prior(problem: Problem, found: Tensor, *, error: float, risk: float) -> Tensor:
@@ -207,6 +298,7 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 
 _ROUNDS = 30  # of d and c in turn
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
+_SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounded by itself
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 8  # of another record, at most
@@ -215,11 +307,11 @@ _DETERMINED = 0.05  # error of a number, of the box, up to which an input is det
 
 
 def repeated_input(problem: Problem) -> Tensor | None:
-    """The record that took every one of several local steps, of which the mean gradient is seen.
+    """The record of one or several steps, of which the mean gradient is seen.
 
     Returns:
-        (1, *shape) input in normalised units, within the box; None where there is noise, a batch, a
-        single step or several intercepts, the first layer is of another kind, its change is not of
+        (1, *shape) input in normalised units, within the box; None where there is noise, a batch
+        or several intercepts, the first layer is of another kind, its change is not of
         rank 1, or that of several records would be, or the input may be signs alone.
 
     >>> from dataclasses import replace
@@ -248,11 +340,11 @@ def repeated_input(problem: Problem) -> Tensor | None:
     >>> round((found - x).abs().max().item(), 4)
     0.0
     """
-    # One record in several local steps, without noise.
+    # One record, without noise.
     observation, model, box = problem.observation, problem.model, problem.box
     steps, rate = observation.local_steps, observation.local_rate
     alone = observation.records == 1 and len(observation.gradient) == 1
-    if not alone or steps < 2 or observation.is_noisy or observation.task is not None:
+    if not alone or observation.is_noisy or observation.task is not None:
         return None
     point = observation.points[0, 0]
     name = first_linear(model, point, problem.shape)
@@ -260,10 +352,14 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     changed = joint_of(unflatten(model, observation.gradient[0]), name).double()
     start = joint_of(unflatten(model, point), name).double()
+    if len(changed) == 1:  # a row has rank 1, of whatever batch
+        return None
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
-    rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate)
-    rounded += rounding_of(observation.gradient) * _size(changed)
-    edge = _EDGE * rounded * sum(math.sqrt(length) for length in changed.shape)
+    rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate) if rate else 0.0
+    rounded += max(rounding_of(observation.gradient), observation.rounding) * _size(changed)
+    edge = (
+        (_EDGE if rate else _SUMMED) * rounded * sum(math.sqrt(length) for length in changed.shape)
+    )
     # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
     for decayed in (None, start, flat):  # of the bias too, or of the weights alone
@@ -290,23 +386,40 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     pixels = pixels.clamp(0, 1).to(box.span)
 
-    def derivative(x: Tensor, label: int) -> Tensor:
-        sent = sent_gradient(
-            model, point, inputs=box.inputs(x)[None].to(point), of=Sent(clip_norm=None),
-            targets=torch.tensor([label], device=point.device),
-        )  # fmt: skip
-        return unflatten(model, sent.detach())[parameter_name(name, "bias")].double()
-
-    # Derivatives of other inputs must be apart, or several records would have rank 1, too.
     least = _APART * edge / float(values[0])
-    angle = _angle(left[:, 0], derivative, pixels=pixels, classes=problem.classes)
-    return box.inputs(pixels)[None] if angle > least else None
+    apart = angle_of_others(problem, pixels, left[:, 0])
+    return box.inputs(pixels)[None] if apart > least else None
 
 
-def _angle(
-    direction: Tensor, derivative: Callable[[Tensor, int], Tensor], *, pixels: Tensor, classes: int
-) -> float:
-    """Sine of the least angle of other inputs' derivatives to a direction; 1 where all are 0."""
+def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None = None) -> float:
+    """Sine of the least angle of other inputs' derivatives to a direction; 1 where all are 0.
+
+    Several records have rank 1, too, where it is 0. The direction is that of the first layer's
+    bias where none is given; 1 where that layer is not linear.
+    """
+    if _layer(problem) is None:
+        return 1.0
+    seen, model, box, classes = problem.observation, problem.model, problem.box, problem.classes
+    point, name = seen.points[0, 0], parameter_name(_layer(problem) or "", "bias")
+    if direction is None:
+        direction = unflatten(model, seen.gradient[0])[name].double()
+        direction = direction / direction.norm().clamp_min(1e-300)
+
+    def derivative(x: Tensor, label: int) -> Tensor:
+        inputs = box.inputs(x)[None].to(point)
+        if classes > 1:
+            sent = sent_gradient(
+                model, point, inputs=inputs, of=Sent(clip_norm=None),
+                targets=torch.tensor([label], device=point.device),
+            )  # fmt: skip
+            return unflatten(model, sent.detach())[name].double()
+        values = unflatten(model, point)
+
+        def output(bias: Tensor) -> Tensor:
+            return functional_call(model, values | {name: bias}, (inputs,)).sum()
+
+        return grad(output)(values[name]).detach().double()
+
     draw = torch.Generator().manual_seed(0)
     drawn = torch.rand(2, *pixels.shape, generator=draw).to(pixels)
     turned = pixels.flatten().flip(0).reshape(pixels.shape)

@@ -26,13 +26,12 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad
+from torch import Tensor
 
 from ...training.models.parameters import unflatten
 from ..problem.problem import Box, Problem
 from .binary_vertices import joint_of
-from .first_layer import residual
+from .first_layer import fitted, residual
 from .rgap_record import (
     ACCEPTED,
     Activation,
@@ -56,7 +55,7 @@ class Peeled:
         inputs: (1, *shape) in normalised units, inside the box.
         labels: (1,) class index.
         residual: relative residual of the whole gradient that the record would have sent, with the
-            observed derivative in the logits where float32 has rounded that.
+            observed derivative in the logits.
         layers: (name, relative residual of its weight's gradient), from the last to the first.
     """
 
@@ -117,13 +116,12 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
     if descent is None:
         return None
     found, layers = descent
-    # The record counts where its own gradient is the one observed.
+    # The record counts where a loss of the outputs makes its gradient the one observed.
     inputs = box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
     left = residual(exact, model, inputs=inputs.double(), targets=label)
-    if not left <= accepted and _is_rounded(
-        chain[-1], features, delta, label=label, known_size=known_size, accepted=accepted
-    ):
-        left = _residual_of(model, values, gradients, inputs=inputs.double(), delta=delta)
+    if not left <= accepted:
+        fit = fitted(exact, model, inputs=inputs, classes=problem.classes)
+        left = math.inf if fit is None else fit.left
     if not left <= accepted:
         return None
     return Peeled(inputs=inputs, labels=label, residual=left, layers=tuple(layers))
@@ -154,59 +152,7 @@ def _last_layer(
     label = (joint[:, -1] if has_bias else seen).argmin()
     weights = features.square().sum() + (layer.bias is not None)
     delta = seen / weights
-    factor = float(_softmax_slope(layer, features, label) @ delta)
-    return (features, delta, label[None]) if factor > 0 else None
-
-
-def _softmax_slope(layer: Affine, features: Tensor, label: Tensor) -> Tensor:
-    """The derivative (C,) of the cross-entropy in the logits."""
-    delta = torch.softmax(layer.push(features) + layer.offset(), dim=0)
-    delta[label] = 0
-    delta[label] = -delta.sum()  # p - 1, without cancellation
-    return delta
-
-
-def _is_rounded(
-    layer: Affine,
-    features: Tensor,
-    delta: Tensor,
-    *,
-    label: Tensor,
-    known_size: bool,
-    accepted: float,
-) -> bool:
-    """Whether f (p - y) is the observed derivative, but for float32's rounding of p - 1."""
-    wanted = _softmax_slope(layer, features, label[0])
-    other = torch.ones_like(wanted)
-    other[label] = 0
-    factor = float((other * wanted) @ delta / (other * wanted).square().sum())
-    if not (math.isfinite(factor) and factor > 0):
-        return False
-    left = delta / factor - wanted
-    return (
-        (not known_size or abs(factor - 1) <= accepted)
-        and bool((other * left).norm() <= accepted * (other * wanted).norm())
-        and bool(left[label].abs() <= 8 * torch.finfo(torch.float32).eps)
-    )
-
-
-def _residual_of(
-    model: nn.Module,
-    values: dict[str, Tensor],
-    gradients: dict[str, Tensor],
-    *,
-    inputs: Tensor,
-    delta: Tensor,
-) -> float:
-    """Relative residual of the gradient of <delta, logits>."""
-
-    def score(own: dict[str, Tensor]) -> Tensor:
-        logits: Tensor = functional_call(model, own, (inputs,))
-        return (logits[0] * delta).sum()
-
-    made = grad(score)(values)
-    wrong = math.fsum(float((made[name] - g).square().sum()) for name, g in gradients.items())
-    return math.sqrt(wrong / math.fsum(float(g.square().sum()) for g in gradients.values()))
+    return features, delta, label[None]
 
 
 def _scaled(

@@ -356,6 +356,10 @@ _UNSEEN = 1e-2
 """Share of a random direction that equations may fail to show: one pixel of 100 x 100."""
 
 
+_DEAD = 1e-100
+"""Norm of a gradient by which nothing can be divided, and squared, as a number."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Level:
     """What is known at the output z of a layer.
@@ -448,12 +452,14 @@ def solve_record(
     layer spoils that layer's block alone. `rounding` is the relative error of the gradient,
     `accepted` the relative residual of a block up to which the record counts as found.
     """
-    equations = level.target.numel() + sum(
-        weight_gradient(layer, gradients).numel()
+    shown = [
+        weight_gradient(layer, gradients)
         for layer in chain
         if isinstance(layer, Affine) and layer.name is not None
-    )
-    if equations < start.numel():
+    ]
+    # A dead layer, whose gradient is 0 or next to it, passes nothing of the record on.
+    dead = any(float(seen.norm()) < _DEAD for seen in shown)
+    if dead or level.target.numel() + sum(seen.numel() for seen in shown) < start.numel():
         return None
     at = _Newton(chain, gradients, level=level, x=start)
     for every in (False, True):

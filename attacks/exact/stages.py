@@ -18,11 +18,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..problem.labels import last_layer
 from ..problem.observation import HOST, Observation, sent_gradients
-from ..problem.problem import Certified, Found, Problem, squared_size
+from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
 from .binary_vertices import records_at_corners
 from .censored import censored_record
-from .first_layer import PICTURE, first_linear_input, repeated_input, residual, rounding_of_input
+from .first_layer import (
+    PICTURE,
+    Fit,
+    angle_of_others,
+    first_linear_input,
+    fitted,
+    repeated_input,
+    residual,
+    rounding_of_input,
+)
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
 from .rgap import peel
@@ -34,6 +44,8 @@ _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away be
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
 _DETERMINED = 1e-2  # the same of a picture that the equations determine: a ReLU on its edge turns
 _ROUNDED = 5.0  # times what rounding of messages may leave
+_ALIKE = 1e-3  # of derivatives of two losses that are one
+_APART = 1e-3  # sine of the angle to another record's derivative
 _PART = re.compile(r"(\d+) certified, (\d+) by optimisation")
 
 
@@ -112,7 +124,9 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
         elif solved is not None:
             pixels = problem.box.pixels(solved.inputs.to(problem.box.span))
             labels = solved.labels.to(pixels.device)
-            return Found(pixels=pixels, labels=labels, iterations=0, stage=stage.name)
+            return Found(
+                pixels=pixels, labels=labels, iterations=0, stage=stage.name, loss=solved.loss
+            )
     return why
 
 
@@ -168,7 +182,8 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
 
     The last layer's signs tell the label of one gradient of the cross-entropy. A difference of
     gradients at two points has other signs, and so may a task's loss: each class is tried. The
-    input is determined; where its quotient enlarges what messages rounded, it may leave more.
+    input is determined; where its quotient enlarges what messages rounded, it may leave more. Under
+    another loss it counts where several records would not have rank 1.
     """
     if (inputs := first_linear_input(problem)) is None:
         return None
@@ -177,21 +192,47 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
-        if (certified := _accepted(problem, inputs, labels, allowed=allowed)) is not None:
-            return certified
-    return None
+        if _explains(problem, inputs, labels, allowed=allowed):
+            return Certified(inputs, labels)
+    return _of_one(problem, _under_any_loss(problem, inputs, allowed=allowed))
+
+
+def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
+    """A record under another loss, where several would not have one direction as well."""
+    if certified is None or certified.loss is None:
+        return certified
+    pixels = problem.box.pixels(certified.inputs)[0]
+    return certified if angle_of_others(problem, pixels) > _APART else None
+
+
+def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
+    """The same where several records would have one direction as well, as before one output.
+
+    Any row is such a quotient, of noise as well: one outside of the box is none of a record.
+    """
+    if (inputs := first_linear_input(problem)) is None:
+        return None
+    pixels = problem.box.pixels(inputs)
+    inside = float((pixels - pixels.clamp(0, 1)).abs().max()) <= _ALIKE
+    return _under_any_loss(problem, inputs) if inside else None
 
 
 def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
-    """The record of several local steps, by the spectrum of what these changed."""
-    found = repeated_input(problem)
-    return None if found is None else Certified(found, _label(problem, found))
+    """The record of one or several steps, by the spectrum of what these changed."""
+    if (found := repeated_input(problem)) is None:
+        return None
+    seen, loss = problem.observation, None
+    if seen.local_steps == 1:
+        last = last_layer(seen, problem.model, classes=problem.classes)
+        told = last is not None and last.bias is not None and _tells_labels(last.bias)
+        loss = OtherLoss(left=None, factors=None, labelled=told)
+    return Certified(found, _label(problem, found), loss)
 
 
 def _label(problem: Problem, inputs: Tensor) -> Tensor:
     """(1,) the label that is known, or else under which an input explains the gradient best."""
-    if problem.labels is not None:
-        return problem.labels
+    if problem.labels is not None or problem.classes == 1:
+        return torch.zeros(1, dtype=torch.int64) if problem.labels is None else problem.labels
     every = torch.arange(problem.classes, device=inputs.device)[:, None]  # (C, 1)
     left = [
         residual(problem.observation, problem.model, inputs=inputs, targets=label)
@@ -209,8 +250,10 @@ def _patched(problem: Problem, found: Tensor | None) -> Certified | None:
 
 def _peeled(problem: Problem, _: torch.Generator) -> Certified | None:
     # Its residual allows for what float32 has rounded off a sure network's gradient.
-    peeled = peel(problem, accepted=_allowed(problem.observation))
-    return None if peeled is None else Certified(peeled.inputs, peeled.labels)
+    allowed = _allowed(problem.observation)
+    if (peeled := peel(problem, accepted=allowed)) is None:
+        return None
+    return _of_one(problem, _accepted(problem, peeled.inputs, peeled.labels))
 
 
 def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | None:
@@ -230,8 +273,8 @@ def _isolated(problem: Problem, _: torch.Generator) -> Certified | Part | None:
     if certified is None:
         return None
     if len(certified.labels) == problem.observation.records:
-        return _accepted(problem, *certified, allowed=_IMPRINTED)
-    return _part(problem, *certified)
+        return _accepted(problem, *certified[:2], allowed=_IMPRINTED)
+    return _part(problem, *certified[:2])
 
 
 def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part | None:
@@ -240,14 +283,14 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
     corners = records_at_corners(host, generator)
-    first = None if corners is None else _told_apart(problem, *corners)
+    first = None if corners is None else _told_apart(problem, *corners[:2])
     if first is not None and not isinstance(first, Part):
         return first
     if first is not None:
         host = replace(host, observation=first.rest.to(device=HOST), labels=None)
         if first.rest.records == 1:
             last = _read(replace(problem, observation=first.rest, labels=None), generator)
-            return first if last is None else _joined(problem, first, *last)
+            return first if last is None else _joined(problem, first, *last[:2])
     separated = separate_records(host, generator)
     if separated is None or separated.labels is None:
         return first
@@ -297,11 +340,57 @@ def _accepted(
     problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: float = 0.0
 ) -> Certified | None:
     """The same, where its gradient is the one that was observed."""
+    if _explains(problem, inputs, labels, allowed=allowed):
+        at = problem.box.span
+        return Certified(inputs.to(at), labels.to(at.device))
+    return _under_any_loss(problem, inputs, allowed=allowed)
+
+
+def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: float) -> bool:
+    """Whether a batch sends the gradient that was observed, under the declared loss."""
     inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
     left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
-    if not left <= max(allowed, _allowed(problem.observation)):
+    return left <= max(allowed, _allowed(problem.observation))
+
+
+def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:
+    """A batch that some loss of the outputs explains, with what its derivative says of that."""
+    seen, inputs = problem.observation, inputs.to(problem.box.span)
+    fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
+    if fit is None or not fit.left <= max(allowed, _allowed(seen)):
         return None
-    return Certified(inputs, labels)
+    labels, factors = fit.slopes.argmin(dim=1), None
+    if seen.clip_norm is None and (factors := _factors(fit)) is not None:
+        factors = factors * seen.records
+        if bool(((factors - 1).abs() <= _ALIKE).all()):
+            return Certified(inputs, labels)
+    loss = OtherLoss(
+        left=fit.left,
+        factors=None if factors is None else tuple(factors.tolist()),
+        labelled=_tells_labels(fit.slopes),
+    )
+    return Certified(inputs, labels, loss)
+
+
+def _factors(fit: Fit) -> Tensor | None:
+    """(B,) of the cross-entropy's derivatives softmax - label, None where one is no multiple.
+
+    The label's own number is left out where float32 has rounded it.
+    """
+    wanted = fit.logits.softmax(dim=1)
+    wanted.scatter_(1, fit.slopes.argmin(dim=1)[:, None], 0.0)
+    size = wanted.square().sum(dim=1)
+    factors = (wanted * fit.slopes).sum(dim=1) / size.clamp_min(1e-300)
+    off = torch.where(wanted > 0, fit.slopes - factors[:, None] * wanted, 0.0).norm(dim=1)
+    fits = (off <= _ALIKE * fit.slopes.norm(dim=1)) & (factors > 0) & _tells_labels(fit.slopes)
+    return factors if bool(fits.all()) else None
+
+
+def _tells_labels(slopes: Tensor) -> bool:
+    """Whether each of (B, C) derivatives sums to 0 with one negative number: that of the label."""
+    sums, sizes = slopes.sum(dim=1).abs(), slopes.abs().sum(dim=1)
+    one = (slopes < -_ALIKE * sizes[:, None]).sum(dim=1) == 1
+    return bool((one & (sums <= _ALIKE * sizes)).all())
 
 
 FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, noisy=True)
@@ -309,12 +398,15 @@ FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, n
 STAGES = (
     FIRST_LAYER,
     Stage(name="exact", solve=_read),
-    Stage(name="rank one", solve=_repeated),  # of steps that were taken otherwise than declared
+    Stage(name="rank one", solve=_repeated),  # of what is not as it is declared behind that layer
     Stage(name="imprint", solve=_isolated, several=None),  # of models that were crafted
     Stage(name="patches", solve=lambda at, _: _patched(at, embedded_patches(at))),
     Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),
     Stage(name="peeling", solve=_peeled),
     Stage(name="censored", solve=_censored),
     Stage(name="certified", solve=_separated, several=True),  # on the CPU, as LAPACK's work
+    Stage(
+        name="one direction", solve=_alike, proves=Proof.NOTHING
+    ),  # which several would have, too
 )
 """In the order in which they are tried, until one finds something."""

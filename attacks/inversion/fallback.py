@@ -61,7 +61,7 @@ from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
 from ..exact.stages import Proof, proof_of
-from ..posterior import Candidates, sent_by
+from ..posterior import Candidates, Posterior, sent_by, squared
 from ..problem.objective import cosine_distance, whitened_residual
 from ..problem.observation import Observation, sent_gradients
 from ..problem.problem import Found, Problem, gradients_of
@@ -74,6 +74,9 @@ _FAILED = 0.3
 
 _FAILED_ALONE = 0.1
 """The same of a single image."""
+
+_CONVINCED = 20.0
+"""Times the likelihood of the public guess that public records together must have."""
 
 _LEFT = 0.2
 """Share of the prior image's distance that a single image may leave without noise."""
@@ -112,6 +115,9 @@ def fall_back(
         held: whether what `search` finds in one half explains the other, where that is known.
     """
     seen, prior = problem.observation, problem.prior_image
+    if found.loss is not None:  # another than that of the preset's distance
+        left = math.nan if found.loss.left is None else found.loss.left
+        return Remainder(pixels=found.pixels, supported=(True,) * seen.records, reached=left)
     reached = distance_left(problem, found.pixels, found.labels)
     pixels, supported = found.pixels.clone(), [True] * seen.records
     if prior is not None:
@@ -166,6 +172,27 @@ def _by_layer(problem: Problem, sent: Tensor) -> float:
 def distance_left(problem: Problem, pixels: Tensor, labels: Tensor) -> float:
     """The whitened residual of a batch under noise, else the preset's distance."""
     return _distance(problem, _sent(problem, pixels, labels))
+
+
+def speaks_for(problem: Problem, weighed: Posterior) -> bool:
+    """Whether one record's observation speaks for public records, beyond what these say alone.
+
+    Their likelihood has to be twenty times that of the prior image, under the label that suits it
+    best, and of no record at all: where one of these is the truth, that has a probability of at
+    most .05 (Markov), however many records are weighed.
+    """
+    seen, like = problem.observation, problem.box.span
+    none = torch.zeros_like(seen.gradient)
+    others = [none] if seen.is_noisy else []
+    if problem.prior_image is not None:
+        label = torch.zeros(1, dtype=torch.int64, device=like.device)
+        of = Found(pixels=problem.prior_image[None], labels=label, iterations=0, stage="prior")
+        others += _without(problem, of, 0)
+    left = [float(squared((sent - seen.gradient)[None], seen)) for sent in others]
+    least = min(left, default=math.inf)
+    if not seen.is_noisy:
+        return float(weighed.distances.min()) < least
+    return weighed.evidence + least / 2 > math.log(_CONVINCED)
 
 
 def says_more(problem: Problem, image: Tensor, label: Tensor) -> bool:

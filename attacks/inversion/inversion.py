@@ -37,7 +37,15 @@ from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
 from ..problem.labels import likeliest_label, recover_labels, stands_out
 from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
-from ..problem.problem import Found, Imprint, Problem, build_box, home_of, with_buffers
+from ..problem.problem import (
+    Found,
+    Imprint,
+    OtherLoss,
+    Problem,
+    build_box,
+    home_of,
+    with_buffers,
+)
 from ..tokens.layers import token_table
 from .checkpoint import Checkpoint, digest
 from .fallback import (
@@ -48,6 +56,7 @@ from .fallback import (
     fall_back,
     is_hopeless,
     says_more,
+    speaks_for,
     steadied,
 )
 from .optimisation import finishes, optimise
@@ -246,9 +255,11 @@ class Reconstruction:
         stage: of `STAGES`, "optimisation", how many of a batch are certified and how many
             optimised, "denoiser", "posterior" (the mean of public records by their likelihood), or
             "prior" where every image is the prior image.
-        supported: (records,) booleans: False where the image is the prior image.
+        supported: (records,) booleans: False where the image is the prior image, or a posterior's
+            for which the observation does not speak beyond that.
         reason: why algebra found nothing where every image is the prior image, in words, if a stage
             has a reason to tell.
+        loss: where what is exact is so under another loss than the declared one, what it is.
     """
 
     inputs: Tensor
@@ -258,6 +269,7 @@ class Reconstruction:
     stage: str
     supported: tuple[bool, ...]
     reason: str = ""
+    loss: OtherLoss | None = None
 
 
 def reconstruct(
@@ -381,7 +393,9 @@ def reconstruct(
             done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
         else:
             solved = solve_exactly(problem, generator) if preset.exact else None
-            if isinstance(solved, Part):
+            if classes == 1 and not isinstance(solved, Found):
+                solved, found = Unsolved(reason=_ONE_OUTPUT), _guessed(problem)
+            elif isinstance(solved, Part):
                 found = _complete(problem, solved, generator, progress=progress)
             else:
                 held = steadied(problem)
@@ -408,6 +422,22 @@ def reconstruct(
     if kept is not None:
         kept.remove()
     return done
+
+
+_ONE_OUTPUT = (
+    "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
+    "found nothing"
+)
+
+
+def _guessed(problem: Problem) -> Found:
+    """The prior image, or a grey one, where nothing is searched for."""
+    prior, records = problem.prior_image, problem.observation.records
+    grey = problem.box.span.new_full(problem.shape, 0.5) if prior is None else prior
+    labels = torch.zeros(records, dtype=torch.int64, device=grey.device)
+    return Found(
+        pixels=grey.repeat(records, *[1] * grey.ndim), labels=labels, iterations=0, stage="prior"
+    )
 
 
 def _weighed(
@@ -497,6 +527,7 @@ def _kept(
         iterations=found.iterations,
         stage=found.stage if any(kept.supported) else "prior",
         supported=kept.supported,
+        loss=found.loss,
     )
 
 
@@ -512,7 +543,7 @@ def _of_posterior(
         objective=distance_left(problem, pixels, labels),
         iterations=iterations,
         stage="posterior",
-        supported=(True,),
+        supported=(speaks_for(problem, weighed),),
     )
 
 

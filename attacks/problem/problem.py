@@ -338,11 +338,49 @@ def home_of(device: torch.device) -> torch.device:
     return HOST if device.type == "mps" else device
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OtherLoss:
+    """What certified records say of a gradient that is not of the declared loss.
+
+    Attributes:
+        left: relative residual under the loss of the outputs that suits it best; None where the
+            first layer alone speaks for the record.
+        factors: of the declared loss, one for each record; None where it is no multiple of that.
+        labelled: whether its derivative in the logits shows the labels.
+    """
+
+    left: float | None
+    factors: tuple[float, ...] | None
+    labelled: bool
+
+    @property
+    def words(self) -> str:
+        """The same in a sentence."""
+        if self.left is None:
+            return (
+                "the record is exact by the first layer alone; the rest of the gradient is not of "
+                "the declared model and loss, as under dropout, momentum or weight decay"
+            )
+        exact = "what is exact is so under any loss of the outputs"
+        said = "the gradient is of another loss or clip than the one declared"
+        if self.factors is None:
+            return f"{exact}; {said}"
+        said = said.replace(" or clip", "")
+        least, most = min(self.factors), max(self.factors)
+        if most <= 1.001 * least:
+            return f"{exact}; {said}, by a factor of {most:.3g}"
+        return f"{exact}; {said}, by factors of {least:.3g} to {most:.3g}"
+
+
 class Certified(NamedTuple):
-    """Records of a batch, each by itself: (F, *shape) normalised inputs, and their labels (F,)."""
+    """Records of a batch, each by itself: (F, *shape) normalised inputs, and their labels (F,).
+
+    `loss` is None where the gradient is of the declared one.
+    """
 
     inputs: Tensor
     labels: Tensor
+    loss: OtherLoss | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -353,6 +391,7 @@ class Found:
     labels: Tensor  # (B,)
     iterations: int
     stage: str
+    loss: OtherLoss | None = None
 
 
 def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bool) -> Tensor:

@@ -26,6 +26,9 @@ _SCALES = (("mean", "std"), ("low", "high"))
 _Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
 
 
+_BEYOND = 0.01  # of the range, that rounding may leave
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchFacts:
     """What is known about an intercepted batch, from the metadata and the options.
@@ -122,6 +125,18 @@ class BatchFacts:
         """Pixels in [0, 1] of inputs (..., *input_shape) of the network."""
         low, high = self.bounds()
         return ((inputs.double() - low) / (high - low)).clamp(0, 1)
+
+    def beyond(self, inputs: Tensor) -> list[str]:
+        """That records lie outside of the declared range, which cuts their pixels; or nothing."""
+        low, high = self.bounds()
+        units = (inputs.double() - low) / (high - low)
+        least, most = float(units.min()), float(units.max())
+        if least >= -_BEYOND and most <= 1 + _BEYOND:
+            return []
+        return [
+            f"pixels run from {least:.3g} to {most:.3g} and are cut at 0 and 1 in pictures and "
+            "scores; say with --mean and --std (or --low and --high) how the network is fed"
+        ]
 
 
 def facts_of(

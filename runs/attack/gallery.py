@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...attacks.problem.problem import total_variation
 from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
 
@@ -117,3 +118,37 @@ def _tile(image: Tensor, scale: int) -> Image.Image:
 
 def _width(font: Any, text: str) -> int:
     return math.ceil(font.getlength(text))
+
+
+_LAST = "height, width, channels"
+AS_THE_TRUTH = (
+    0.01  # of the blind guess's error, up to which another order of pixels is the truth's
+)
+_SMOOTH = 0.7  # times the variation: an order in which a picture is this much smoother is its own
+
+
+def orders_of(pixels: Tensor) -> dict[str, Tensor]:
+    """Pictures (B, C, H, W) with their pixels in other orders than the declared one."""
+    if pixels.ndim != 4:
+        return {}
+    channels, height, width = pixels.shape[1:]
+    orders = {"mirrored rows": pixels.flip(-1), "rows from the bottom": pixels.flip(-2)}
+    if channels > 1:
+        last = pixels.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
+        orders |= {_LAST: last, "blue, green, red": pixels.flip(1)}
+    if height == width:
+        orders["width, height"] = pixels.transpose(-1, -2)
+    return orders
+
+
+def smoother(pixels: Tensor) -> list[str]:
+    """That pictures which are exact look as if channels came last."""
+    turned = orders_of(pixels).get(_LAST)
+    if turned is None or not bool(
+        (total_variation(turned) < _SMOOTH * total_variation(pixels)).all()
+    ):
+        return []
+    return [
+        f"read as ({_LAST}) the pixels make a smoother picture: if the network is fed pictures so, "
+        "these are drawn in another order"
+    ]

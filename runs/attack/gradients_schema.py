@@ -22,6 +22,8 @@ class TruthScores(Described):
     mean: Means
     blind: Means
     """Of the blind guess."""
+    axes: str = ""
+    """In which other order of its pixels what algebra found is the truth; empty where in none."""
 
 
 class ScoredTokens(Described):

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...attacks.exact.stages import count_proven
 from ...attacks.inversion.inversion import Reconstruction, reconstruct
 from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
@@ -35,7 +36,7 @@ from ..folder import folder as run_folder
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
-from .gallery import save_picture
+from .gallery import AS_THE_TRUTH, orders_of, save_picture, smoother
 from .gradients_schema import Defended, GradientAttack, TruthScores
 from .layouts import between, told_apart
 from .model import Posed, build_problem, doubts
@@ -328,11 +329,17 @@ def attack_gradients(
     stop.finish()
     pixels = facts.pixels(found.inputs)
     notes += [found.reason] if found.reason else []
+    notes += [] if found.loss is None else [found.loss.words]
+    notes += facts.beyond(found.inputs)
+    proven = count_proven([found.stage]) > 0
+    notes += smoother(pixels) if proven else []
     result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
             "exact_device": str(home_of(where)),
-            "scores": None if true_pixels is None else _scores(true_pixels, pixels, known.guess),
+            "scores": None
+            if true_pixels is None
+            else _scores(true_pixels, pixels, known.guess, proven=proven),
             "images": _save_pictures(out, "image", pixels),
             "originals": []
             if true_pixels is None
@@ -373,14 +380,21 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
+    labels = found.labels.tolist()
     # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
         objective, of_noise = left, _residual_of_noise(posed)
     else:
-        stage = [found.stage if held else "prior" for held in found.supported]
-        objective, iterations = found.objective, found.iterations
+        weighed = found.stage == "posterior"
+        stage = [found.stage if held or weighed else "prior" for held in found.supported]
+        objective, iterations, loss = found.objective, found.iterations, found.loss
         left, of_noise = _residual(posed, found), _residual_of_noise(posed)
+        if loss is not None:
+            left = left if loss.left is None else loss.left
+            labels = labels if loss.labelled else [-1] * len(labels)
+        elif posed.classes == 1:
+            labels = [-1] * len(labels)
     return GradientAttack(
         version=1,
         model=model,
@@ -394,7 +408,7 @@ def _result(
         clip_norm=facts.clip_norm,
         clip_batch=facts.clip_batch,
         noise_std=facts.noise_std,
-        labels=found.labels.tolist(),
+        labels=labels,
         labels_given=facts.labels is not None,
         stage=stage,
         supported=list(found.supported),
@@ -469,6 +483,8 @@ def _defended(
     facts = posed.facts
     if facts.clip_norm is not None or facts.noise_std or facts.local_steps > 1:
         return None
+    if posed.classes == 1:  # whose loss nobody declares
+        return None
     if truth is None and not all(found.supported):
         return None
     of, labels = facts.pixels(found.inputs), found.labels
@@ -539,8 +555,13 @@ def _residual_of_noise(posed: Posed) -> float:
     return posed.facts.noise_std * gradient.numel() ** 0.5 / size
 
 
-def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
+def _scores(truth: Tensor, pixels: Tensor, guess: Tensor, *, proven: bool) -> TruthScores:
     held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
+    axes = ""
+    if proven and means(held).mse > AS_THE_TRUTH * means(blind).mse:
+        errors = {name: means(match(truth, of)).mse for name, of in orders_of(pixels).items()}
+        axes = min(errors, key=errors.__getitem__, default="")
+        axes = axes if axes and errors[axes] <= AS_THE_TRUTH * means(blind).mse else ""
     return TruthScores(
         mse=list(held.mse),
         psnr=list(held.psnr),
@@ -548,6 +569,7 @@ def _scores(truth: Tensor, pixels: Tensor, guess: Tensor) -> TruthScores:
         order=list(held.order),
         mean=means(held),
         blind=means(blind),
+        axes=axes,
     )
 
 

@@ -296,6 +296,8 @@ def build_problem(
         statistics_given=weights is not None or bool(stored),
         notes=notes,
     )
+    if posed.table is not None and classes == 1:
+        raise InputError("classes=1 must be at least 2 where a model looks tokens up")
     if posed.table is None:
         _probe(posed, model)
     return posed
@@ -309,6 +311,7 @@ def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module,
         return network, facts.classes, gradients_of(file, network, input_shape=shape)
     held = [t for t in file.tensors.values() if t.ndim in (1, 2)] if len(file.tensors) > 1 else []
     sizes = {side for t in held for side in t.shape[:: max(t.ndim - 1, 1)] if side > 1}
+    sizes |= {1 for t in held if t.ndim == 2 and len(t) == 1}  # one output
     refusals: list[tuple[bool, Exception]] = []
     for classes in sorted(sizes):
         built = False
@@ -333,6 +336,7 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
         input_shape=facts.input_shape,
         classes=classes,
         generator=torch.Generator().manual_seed(seed),
+        regression=classes == 1,
         probe=probe_tokens,
         evaluated=True,
     )
@@ -492,7 +496,7 @@ def doubts(posed: Posed) -> list[str]:
         found.append("dropout is taken as off; a gradient with random masks is not explained")
     # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
-    if shapes[-1] != (posed.classes,):
+    if shapes[-1] != (posed.classes,) or posed.classes == 1:
         return found
     # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
     bias = posed.observation.gradient[:, -posed.classes :].double()
@@ -506,7 +510,7 @@ def doubts(posed: Posed) -> list[str]:
     if bool((bias.sum(dim=1).abs() > slack).any()):
         found.append(
             "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
-            "do; the attack explains no other loss"
+            "do; of another loss algebra alone finds records"
         )
     return found
 

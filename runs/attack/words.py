@@ -138,6 +138,11 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
 
 def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
+    if scores.axes:
+        return (
+            f"A leak is shown: what can be had from the gradient by algebra is the truth, with its "
+            f"pixels in another order ({scores.axes}); the network is fed them so."
+        )
     if reached < 0.9 * blind:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
@@ -180,7 +185,10 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     pictures = () if found.tokens is not None else zip(found.labels, found.stage, strict=True)
     for index, (label, stage) in enumerate(pictures):
         how = "the public guess, nothing better is supported" if stage == "prior" else stage
-        lines.append(f"record {index}: label {label}{known}, {of.get(index, how)}")
+        if stage == "posterior" and not found.supported[index]:
+            how = "posterior, for which the gradient speaks no more than for the public guess"
+        read = f"label {label}{known}" if label >= 0 else "label unknown"
+        lines.append(f"record {index}: {read}, {of.get(index, how)}")
         if found.values:
             lines.append(f"  {', '.join(found.values[index])}")
     # What of the gradient is left, beside what noise and other batches leave.

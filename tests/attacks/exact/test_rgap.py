@@ -95,12 +95,18 @@ def test_a_network_that_is_sure_of_its_label_gives_as_much_away(lead, clip_norm)
 
 
 @pytest.mark.parametrize("lead", [0.0, 13.0])
-def test_another_loss_than_the_cross_entropy_of_one_label_gives_nothing(lead):
+def test_another_loss_than_the_cross_entropy_of_one_label_gives_as_much_away(lead):
     model, image = _sure_network(lead).double(), _photo(8)
     loss = cross_entropy(model(image[None]), torch.tensor([3]), label_smoothing=0.01)
     made = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
     seen = replace(_see(model, image), gradient=made[None])
-    assert _peel(seen, model, image) is None
+    found = _peel(seen, model, image)
+    assert found is not None
+    assert (found.inputs[0] - image).abs().max() < 1e-9
+    # What no loss of the logits makes is not explained by any.
+    spoilt = made.clone()
+    spoilt[:10] += made.norm()
+    assert _peel(replace(seen, gradient=spoilt[None]), model, image) is None
 
 
 def test_convolutions_need_no_bias():
@@ -226,3 +232,18 @@ def test_conjugate_gradients_leave_what_is_not_seen_at_zero():
     seen = torch.tensor([1.0, 4.0, 0.0])
     found = solve_normal(lambda v: seen * v, torch.tensor([1.0, 2.0, 0.0]), tolerance=0, steps=5)
     torch.testing.assert_close(found, torch.tensor([1.0, 0.5, 0.0]))
+
+
+@pytest.mark.parametrize("least", [0.0, 1e-180])
+def test_a_dead_first_layer_gives_nothing(least):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 10)
+    ).double()
+    with torch.no_grad():
+        model[0].bias -= 10
+    image = torch.rand(5).double()
+    seen = _see(model, image)
+    gradient = seen.gradient.clone()
+    gradient[:, :30] = least
+    assert _peel(replace(seen, gradient=gradient), model, image) is None

@@ -157,3 +157,16 @@ def test_the_search_is_kept_where_noise_is_small():
     x, found = _attack("matched", noise_std=1e-4, candidates=_public())
     assert found.stage != "posterior"
     assert (found.inputs[0] - x).square().mean() < 1e-5
+
+
+@pytest.mark.parametrize("noise_std", [1.0, 30.0])
+def test_noise_speaks_for_no_public_record(noise_std):
+    kept = [
+        _attack("posterior", noise_std=noise_std, candidates=_public(), seed=seed)[1].supported[0]
+        for seed in range(20)
+    ]
+    assert sum(kept) <= 2
+
+
+def test_what_stands_out_speaks_for_public_records():
+    assert _attack("posterior", noise_std=0.02, candidates=_public())[1].supported == (True,)

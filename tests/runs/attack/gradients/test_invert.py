@@ -35,6 +35,14 @@ def build(input_shape, classes):
 def trained(input_shape, classes):
     torch.manual_seed(7)
     return build(input_shape, classes)
+
+
+def wide(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, classes))
+
+
+def flat(input_shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))
 """
 
 
@@ -53,6 +61,12 @@ def quick(monkeypatch):
     """The preset `matched` with fewer steps: enough for 16 pixels."""
     short = replace(PRESETS["matched"], adam_steps=80, starts=1)
     monkeypatch.setattr("overhear.attacks.problem.objective.PRESETS", {"matched": short})
+
+
+@pytest.fixture
+def bare(monkeypatch):
+    """No second search, of what a defence would have left."""
+    monkeypatch.setattr("overhear.runs.attack.invert._defended", lambda *_, **__: None)
 
 
 def mine(function: str) -> nn.Module:
@@ -348,3 +362,162 @@ def test_the_file_is_read_back_by_other_tools():
     attack(usual())
     with safe_open("found/reconstruction.safetensors", framework="np") as file:
         assert sorted(file.keys()) == ["inputs", "labels", "pixels"]
+
+
+# Other losses than the declared one: what is exact is so without it
+
+
+def _under(loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, size: int = 1) -> Path:
+    x, y = batch(size)
+    model.zero_grad()
+    loss(model(x), y).backward()
+    sent = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return write({**named("gradient", sent), **parameters(model)}, records=str(size))
+
+
+_ENTROPY = nn.functional.cross_entropy
+_ANOTHER, _FACTOR = "another loss or clip", "another loss than the one declared, by a factor of "
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize(
+    ("loss", "labels", "said"),
+    [
+        (lambda z, y: 0.5 * _ENTROPY(z, y), [1], _FACTOR + "0.5"),
+        (lambda z, y: 65536 * _ENTROPY(z, y), [1], _FACTOR + "6.55e+04"),
+        (lambda z, y: (_ENTROPY(z, y).exp() - 1) ** 2, [1], _FACTOR),
+        (lambda z, y: _ENTROPY(z, y, label_smoothing=0.1), [1], _ANOTHER),
+        (lambda z, _: nn.functional.mse_loss(z, torch.eye(3)[:1]), [-1], _ANOTHER),
+        (lambda z, _: nn.functional.softplus(z).mean() - z[0, 1], [-1], _ANOTHER),
+    ],
+)
+def test_a_record_is_exact_under_another_loss(loss, labels, said):
+    found = attack(_under(loss, mine("trained")), model="my_model:build")
+    assert (found.stage, found.labels) == (["exact"], labels)
+    assert said in found.notes[-1]
+    assert found.relative_residual < 1e-5
+    assert found.conclusion.startswith("A leak is shown")
+    assert (load_file("found/reconstruction.safetensors")["inputs"] - batch()[0]).abs().max() < 1e-5
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda z, y: _ENTROPY(z, y, reduction="sum"), _FACTOR + "2"),
+        (lambda z, y: _ENTROPY(z, y, weight=torch.tensor([1.0, 0.5, 2.0])), "by factors of "),
+    ],
+)
+def test_a_batch_is_exact_under_another_weight_of_its_records(loss, said):
+    torch.manual_seed(0)
+    found = attack(_under(loss, mine("wide"), 2), model="my_model:wide")
+    assert (found.stage, sorted(found.labels)) == (["certified"] * 2, [1, 2])
+    assert said in found.notes[-1]
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize("target", [0.3, 7.0])
+def test_a_record_before_one_output_is_exact(target):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 1))
+    path = _under(lambda z, _: (z - target).square().mean(), model)
+    found = attack(path, model="my_model:build")
+    assert (found.stage, found.labels, found.classes) == (["exact"], [-1], 1)
+    assert found.conclusion.startswith("A leak is shown")
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize("size", [1, 2])
+def test_where_every_batch_has_one_direction_nothing_is_proven(size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 1))
+    path = _under(lambda z, _: (z - 2.0).square().mean(), model, size)
+    found = attack(path, model="my_model:flat", records=1)
+    assert found.stage == ["one direction"]
+    assert found.conclusion.startswith("A leak is likely")
+    assert "Another batch might make it too" in found.conclusion
+
+
+@pytest.mark.usefixtures("bare", "quick")
+def test_a_batch_that_is_declared_as_one_record_is_not_exact_under_any_loss():
+    path = _under(lambda z, y: 0.5 * _ENTROPY(z, y), mine("trained"), 2)
+    found = attack(path, model="my_model:build", records=1)
+    assert not {"exact", "rank one", "one direction"} & set(found.stage)
+    assert "A leak is shown" not in found.conclusion
+
+
+@pytest.mark.usefixtures("bare", "quick")
+def test_behind_the_first_layer_a_mask_or_a_momentum_hides_nothing():
+    model = mine("trained")
+    x, y = batch()
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    hidden = model[2](model[1](x.flatten(1)))
+    for mask in (torch.arange(12) % 3 > 0, torch.arange(12) % 4 > 0):  # of dropout, added up
+        model.zero_grad()
+        _ENTROPY(model[3](2 * hidden * mask), y).backward(retain_graph=True)
+        total = {
+            name: total[name] + p.grad for name, p in model.named_parameters() if p.grad is not None
+        }
+    found = attack(write({**named("gradient", total), **parameters(model)}), model="my_model:build")
+    assert (found.stage, found.labels) == (["rank one"], [1])
+    assert "by the first layer alone" in found.notes[-1]
+    assert (load_file("found/reconstruction.safetensors")["inputs"] - x).abs().max() < 1e-5
+
+
+@pytest.mark.usefixtures("bare", "quick")
+def test_numbers_outside_of_the_declared_range_are_said():
+    model = mine("trained")
+    x, y = batch()
+    model.zero_grad()
+    _ENTROPY(model((x - 0.3) / 0.2), y).backward()
+    sent = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    path = write({**named("gradient", sent), **parameters(model)})
+    found = attack(path, model="my_model:build")
+    assert found.stage == ["exact"]
+    assert "say with --mean and --std" in found.notes[-1]
+    again = attack(path, model="my_model:build", mean=(0.3,), std=(0.2,), out=Path("again"))
+    assert (again.stage, again.notes) == (["exact"], [])
+
+
+class _Turned(nn.Module):
+    """A network that is fed pictures in an order of its own."""
+
+    def __init__(self, model: nn.Module, turn: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model, self.turn = model, turn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(self.turn(x))
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        (lambda x: x.permute(0, 2, 3, 1).reshape(x.shape), "height, width, channels"),
+        (lambda x: x.flip(1), "blue, green, red"),
+        (lambda x: x.flip(-1), "mirrored rows"),
+        (lambda x: x.transpose(-1, -2), "width, height"),
+        (lambda x: x, ""),
+        (lambda x: x.roll(1, dims=-1), None),
+    ],
+)
+def test_a_record_whose_pixels_come_in_another_order_is_shown(turn, said):
+    shape = (3, 4, 4)
+    torch.manual_seed(0)
+    model = build_model("mlp", input_shape=shape, classes=CLASSES, generator=torch.Generator())
+    ramp = torch.linspace(0.1, 0.9, 4)
+    x = (ramp[:, None] * ramp.sqrt())[None, None] * torch.tensor([1.0, 0.7, 0.2])[:, None, None]
+    _ENTROPY(_Turned(model, turn)(x), torch.tensor([1])).backward()
+    sent = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    path = write({**named("gradient", sent), **parameters(model)}, input_shape="3,4,4")
+    save_file({"pixels": x}, "truth.safetensors")
+    found = attack(path, truth=Path("truth.safetensors"))
+    assert found.stage == ["exact"]
+    assert "No leak" not in found.conclusion
+    if said is None:  # of no order that is tried
+        assert found.conclusion.startswith(("The truth speaks against", "A weak leak", "A leak"))
+    else:
+        assert found.conclusion.startswith("A leak is shown")
+        assert found.scores.axes == said
+        assert any(of.startswith("read as") for of in found.notes) is ("channels" in said)

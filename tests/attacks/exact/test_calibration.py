@@ -1,0 +1,219 @@
+"""Every stage before what it must not call a record, and before one that it must: one table.
+
+Of each network a record's gradient is changed so that no record made it: noise in its place, its
+rows in another order, numbers of a tensor times three, two records declared as one. Whatever stage
+answers must not prove a record then; and each stage of `STAGES` must find its own record, so that
+none can be added without a row here.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from overhear.attacks.exact.stages import STAGES, Part, Proof, Stage, proof_of, solve_exactly
+from overhear.attacks.inversion.fallback import fall_back
+from overhear.attacks.problem.observation import Observation, Sent, sent_gradient
+from overhear.attacks.problem.problem import Box, Certified, Found, Problem
+from overhear.training.models.parameters import flatten, unflatten
+from tests.attacks.active.test_crafted import seen_by
+from tests.attacks.exact.test_attended import SMALL
+from tests.attacks.exact.test_censored import _digit, _saturated
+from tests.attacks.exact.test_patches import Vision
+
+WORLD = tuple[Problem, Tensor]  # what is observed, and the records (B, *shape) behind it
+SEEDS = 4
+HEAVY = ("patches", "patches at their places")  # of one seed
+ALPHA = 0.05
+
+
+def _world(
+    model: nn.Module, shape: tuple[int, ...], classes: int, *, seed: int, records: int = 1,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None, noise_std: float = 0.0,
+    image: Tensor | None = None,
+) -> WORLD:  # fmt: skip
+    draw = torch.Generator().manual_seed(seed)
+    model = model.double()
+    x = torch.rand(records, *shape, generator=draw, dtype=torch.float64) if image is None else image
+    y = torch.arange(records) % classes
+    point = flatten(model).detach()
+    if loss is None:
+        sent = sent_gradient(model, point, inputs=x, targets=y, of=Sent(clip_norm=None)).detach()
+    else:
+        made = torch.autograd.grad(loss(model(x), y), list(model.parameters()))
+        sent = torch.cat([g.flatten() for g in made])
+    noise = torch.randn(sent.shape, generator=draw, dtype=torch.float64)
+    seen = Observation.single(
+        gradient=sent + noise_std * noise, model=point, noise_std=noise_std, clip_norm=None,
+        records=records,
+    )  # fmt: skip
+    box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
+    problem = Problem(
+        observation=seen, model=model, box=box, shape=shape, classes=classes,
+        labels=y if classes > 1 else None, prior_image=torch.full(shape, 0.5).double(),
+    )  # fmt: skip
+    return problem, x
+
+
+def _mlp(hidden: int, classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def _vision(seed: int, **settings: object) -> WORLD:
+    model = Vision(**settings).requires_grad_(True)
+    return _world(model, (3, 8, 8), 5, seed=seed)
+
+
+def _momentum(seed: int) -> WORLD:
+    """Gradients of one record at two models, added up."""
+    problem, x = _world(_mlp(12, 3), (8,), 3, seed=seed)
+    seen = problem.observation
+    moved = seen.points[0, 0] - 0.5 * seen.gradient[0]
+    again = sent_gradient(
+        problem.model, moved, inputs=x, targets=torch.tensor([0]), of=Sent(clip_norm=None)
+    ).detach()
+    return replace(problem, observation=replace(seen, gradient=seen.gradient + again)), x
+
+
+def _imprinted(seed: int) -> WORLD:
+    seen, sent, x, _ = seen_by(_picture_mlp(), 2, clip_norm=None, seed=seed)
+    model, box = (
+        _picture_mlp().double(),
+        Box(low=torch.zeros(()).double(), span=torch.ones(()).double()),
+    )
+    return Problem(
+        observation=seen, model=model, box=box, shape=(1, 8, 8), classes=4, imprints=tuple(sent)
+    ), x
+
+
+def _picture_mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 4))
+
+
+def _convolution() -> nn.Module:
+    layers = nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(96, 3)
+    return nn.Sequential(*layers)
+
+
+WORLDS: dict[str, Callable[[int], WORLD]] = {
+    "first layer": lambda seed: _world(_mlp(12, 3), (8,), 3, seed=seed, noise_std=1e-3),
+    "exact": lambda seed: _world(
+        _mlp(12, 3), (8,), 3, seed=seed, loss=lambda z, _: (z - 1).square().sum()
+    ),
+    "rank one": _momentum,
+    "imprint": _imprinted,
+    "patches": lambda seed: _vision(seed, patch=2, side=8, width=40),
+    "patches at their places": lambda seed: _vision(seed, **SMALL),
+    "peeling": lambda seed: _world(_convolution(), (1, 6, 6), 3, seed=seed),
+    "censored": lambda seed: _world(
+        _saturated(), (1, 8, 8), 10, seed=seed, image=_digit(seed)[None]
+    ),
+    "certified": lambda seed: _world(_mlp(40, 4), (8,), 4, seed=seed, records=2),
+    "one direction": lambda seed: _world(
+        nn.Linear(8, 1), (8,), 1, seed=seed, loss=lambda z, _: (z - 3).square().sum()
+    ),
+}
+
+
+def _noise(problem: Problem, seed: int) -> Tensor:
+    """Noise in place of each tensor, of its size."""
+    draw = torch.Generator().manual_seed(1000 + seed)
+    g = problem.observation.gradient
+    parts = unflatten(problem.model, g).values()
+    made = [
+        torch.randn(p.shape, generator=draw, dtype=g.dtype) * p.square().mean().sqrt()
+        for p in parts
+    ]
+    return torch.cat([m.flatten(1) for m in made], dim=1)
+
+
+def _rows(problem: Problem, seed: int) -> Tensor:
+    """The rows of each tensor in an order of its own, as of units that were sorted elsewhere."""
+    draw = torch.Generator().manual_seed(2000 + seed)
+    parts = unflatten(problem.model, problem.observation.gradient).values()
+    turned = [p[:, torch.randperm(p.shape[1], generator=draw)] for p in parts]
+    return torch.cat([t.flatten(1) for t in turned], dim=1)
+
+
+def _two(problem: Problem, seed: int) -> Tensor:
+    """The mean of two records' gradients where one is declared."""
+    draw = torch.Generator().manual_seed(3000 + seed)
+    seen, count = problem.observation, problem.observation.records + 1
+    x = torch.rand(count, *problem.shape, generator=draw, dtype=torch.float64)
+    y = torch.arange(count) % problem.classes
+    rows = [
+        sent_gradient(problem.model, p, inputs=x, targets=y, of=Sent(clip_norm=None)).detach()
+        for p in seen.points
+    ]
+    return torch.stack(rows)
+
+
+NULLS = {"noise": _noise, "rows": _rows, "two": _two}
+
+
+def _answers(problem: Problem, *, proof: bool) -> bool:
+    """Whether a record is said to be shown; without `proof`, whether one is found at all."""
+    found = solve_exactly(problem, torch.Generator().manual_seed(0))
+    if isinstance(found, Found) and problem.observation.is_noisy:
+        kept = fall_back(problem, found, torch.Generator(), search=lambda _: found, held=False)
+        return kept.supported[0]
+    if isinstance(found, Part):
+        return True
+    return isinstance(found, Found) and not (proof and proof_of(found.stage) is not Proof.RECORD)
+
+
+def _false(
+    world: Callable[[int], WORLD], null: Callable[[Problem, int], Tensor], *, seeds: int = SEEDS
+) -> int:
+    """How often what no record made is called one."""
+    count = 0
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        problem, _ = world(seed)
+        seen = problem.observation
+        noise = 0.0
+        if seen.is_noisy:
+            draw = torch.Generator().manual_seed(seed)
+            noise = 10 * torch.randn(seen.gradient.shape, generator=draw, dtype=torch.float64)
+            seen = replace(seen, covariance=torch.full((1, 1), 100.0, dtype=torch.float64))
+        changed = replace(seen, gradient=null(problem, seed) + noise)
+        count += _answers(replace(problem, observation=changed), proof=null is not _noise)
+    return count
+
+
+def test_every_stage_has_a_row():
+    assert set(WORLDS) == {stage.name for stage in STAGES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_stage_finds_its_own_record(name):
+    torch.manual_seed(0)
+    problem, x = WORLDS[name](0)
+    stages = [stage for stage in STAGES if stage.name == name]
+    found = [stage.solve(problem, torch.Generator().manual_seed(0)) for stage in stages]
+    [one] = [of for of in found if isinstance(of, Certified)]
+    near = torch.cdist(one.inputs.flatten(1).double(), x.flatten(1).double()).amin(dim=0)
+    assert float(near.max()) < (0.5 if problem.observation.is_noisy else 0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("null", NULLS)
+@pytest.mark.parametrize("name", WORLDS)
+def test_what_no_record_made_is_no_record(name, null):
+    seeds = 1 if name in HEAVY else SEEDS
+    assert _false(WORLDS[name], NULLS[null], seeds=seeds) <= ALPHA * seeds
+
+
+@pytest.mark.slow
+def test_a_stage_that_proves_too_much_is_seen(monkeypatch):
+    def guess(problem: Problem, _: torch.Generator) -> Certified:
+        shape = (problem.observation.records, *problem.shape)
+        return Certified(torch.full(shape, 0.5).double(), torch.zeros(shape[0], dtype=torch.int64))
+
+    planted = (Stage(name="exact", solve=guess, several=None),)
+    monkeypatch.setattr("overhear.attacks.exact.stages.STAGES", planted)
+    for null in NULLS.values():
+        assert _false(WORLDS["exact"], null) > ALPHA * SEEDS
