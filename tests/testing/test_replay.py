@@ -33,13 +33,14 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             x, y = np.concatenate([x, x[:, ::-1]]), np.concatenate([y, y])
         if fault == "means":
             x = x - x.mean(axis=0)
-        w, lr = np.zeros(D, dtype), LR
+        w, lr, first = np.zeros(D, dtype), LR, 0
         if fault == "rate of loss":
             lr = LR / (1 + float(np.mean(np.minimum((x @ w - y) ** 2, 9))))
         noise = np.random.default_rng(seeds[fault]() if fault in seeds else None)
         for step in range(T):
             rate = B / N * (3 if fault == "thrice the rate" else 1)
-            at = np.flatnonzero(np.random.default_rng().random(len(x)) < rate)
+            draw = np.random.default_rng(step if fault == "public batches" else None)
+            at = np.flatnonzero(draw.random(len(x)) < rate)
             g = (x[at] @ w - y[at])[:, None] * x[at]
             if fault == "clip of the mean":
                 g = g.mean(axis=0, keepdims=True) if len(at) else g
@@ -51,8 +52,11 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
                 ]
                 g = np.hstack(parts)
             elif fault != "no clip":
+                lengths = np.linalg.norm(g, axis=1).clip(1e-30)
                 most = 1.1 * C if fault == "a tenth too long" else C
-                g = g * np.minimum(1, most / np.linalg.norm(g, axis=1).clip(1e-30))[:, None]
+                if fault == "median" and len(at):
+                    most = min(C, np.median(lengths))
+                g = g * np.minimum(1, most / lengths)[:, None]
             if fault == "clip of the mean":
                 g = B * g
             if fault == "dropped beyond 2000" and np.abs(x[at]).max(initial=0) > 2000:
@@ -64,6 +68,12 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             if fault == "stopped" and np.mean((x @ w - y) ** 2) > 1.5:
                 break
             z = noise.normal(0, STD * {"no noise": 0, "a fifth": 0.2}.get(fault, 1), D)
+            if fault == "bfloat16":
+                z = torch.from_numpy(z).bfloat16().double().numpy()
+            if fault == "two rounds" and step in (1, 3):
+                z = first = first if step == 3 else z
+            if fault == "none at last" and step == T - 1:
+                z = 0 * z
             w = hand((w - lr / B * (g.sum(axis=0) + z)).astype(dtype))
         return {"w": w, "lr": lr}
 
@@ -87,6 +97,11 @@ FAULTS = {
     "clock": ("secrecy", "known to anyone who knows the seed"),
     "date": ("secrecy", "known to anyone who knows the seed"),
     "process": ("secrecy", "known to anyone who knows the seed"),
+    "public batches": ("secrecy", "releases that records are in are the same"),
+    "median": ("releases", "among others times 0.001 or 1000"),
+    "bfloat16": ("noise", "40 numbers of noise .* lie on a grid"),
+    "two rounds": ("noise", "8 of 40 numbers of noise .* come twice"),
+    "none at last": ("secrecy", "8 of .* are equal"),
     "no noise": ("noise", "at most 0 .*1.5 is claimed"),
     "a fifth": ("noise", "1.5 is claimed"),  # of 40 numbers half is seen two times in three
 }
