@@ -46,9 +46,8 @@ Scale = float | Callable[[int], float]
 _ROUNDING = 0.01  # of a bound, by which a sum of floats may be off
 _LOST = 16.0  # units in the last place that a value may be off
 _UNSEEN = 5e-4  # chance of equal numbers where none differ, which would tell their spread
-_GRID = 2.0**-14  # that noise of 16 bits lies on, but for its smallest numbers
+_GRID, _ON_GRID = 2.0**-14, 2.0**-7  # of noise of 16 bits; of float32 the share that lies on it
 _PAIRED = 1000  # numbers of the noise of which every two are compared
-_ON_GRID = 2.0**-7  # share of numbers of float32 on such a grid, at most
 _DOES = f"lie on a grid of {_GRID:.2g}", "come twice"
 _FINE = 2.0**-22  # of a deviation, by which two numbers of float32 are often as near
 _EXTREME = 4  # records of which one is made infinite, and has the largest floats
@@ -317,13 +316,12 @@ class _Replays:
         """Replace so many records, each by some others, and note what moves."""
         chance = np.random.default_rng([self._seed, 1])
         size, entropy = self._data.size, _fresh()
-        long, alike = chance.random(size) < 0.5, list[tuple[set[int], set[int]]]()
-        unlike = {
-            at: _times(self._data.record(at), 1e3 if long[at] else 1e-3) for at in range(size)
-        }
-        # Among records of unlike sizes, where a bound that follows a batch moves far.
+        sizes, alike = chance.choice([1e-3, 1e3], size), list[tuple[set[int], set[int]]]()
+        # Among records of one direction and unlike sizes a bound that follows a batch moves far.
+        unlike = {at: _times(self._data.record(0), sizes[at]) for at in range(size)}
         mixed = self._attempt(unlike, "records of unlike sizes", first=self._first)
-        anew = rate and rate < 1 and self._play({}, first=self._first, entropy=entropy)
+        below = (rate or 1.0) < 1.0
+        anew = self._play({}, first=self._first, entropy=entropy) if below else None
         for done, at in enumerate(chance.permutation(size)[:count].tolist()):
             other = self._data.record((at + 1 + int(chance.integers(max(1, size - 1)))) % size)
             own, extreme = self._data.record(at), done % _EXTREME == 0
@@ -338,16 +336,15 @@ class _Replays:
                     moves |= (moved := self._note_releases(self._first, tape, how))
                 if tape and record is other:
                     self._keep_added(tape, moved)
-                    again = anew and self._attempt(
-                        {at: other}, how, first=self._first, entropy=entropy
-                    )
-                    alike += [(moved, self._note_releases(anew, again, how))] if again else []
+                    of = {"first": self._first, "entropy": entropy}
+                    if anew and (again := self._attempt({at: other}, how, **of)):
+                        alike.append((moved, self._note_releases(anew, again, how)))
             for (one, a), (two, b) in combinations(list(tapes.items())[1:], 2):
                 self._note_releases(a, b, f"{one} in place of {two}")
             if mixed and len(made) > 1:
-                k = 1e-3 if long[at] else 1e3
-                how = f"record {at} times {k:g} among others times 0.001 or 1000"
-                if tape := self._attempt(unlike | {at: _times(own, k)}, how, first=self._first):
+                how = f"record {at} times {1 / sizes[at]:g} among such times 0.001 or 1000"
+                turned = unlike | {at: _times(self._data.record(0), 1 / sizes[at])}
+                if tape := self._attempt(turned, how, first=self._first):
                     self._note_releases(mixed, tape, how)
             self._in.append(len(moves))
         if rate and alike:
@@ -366,9 +363,7 @@ class _Replays:
 
     def _note_batches(self, alike: list[tuple[set[int], set[int]]], rate: float) -> None:
         """Of releases that a record is in by either entropy, it is in by both with r / (2 - r)."""
-        either, both = (
-            np.array([len(f(*of)) for of in alike]) for f in (set.union, set.intersection)
-        )
+        either, both = np.array([(len(one | two), len(one & two)) for one, two in alike]).T
         chance = rate / (2.0 - rate)
         distinct = {tuple(map(frozenset, of)) for of in alike}  # of a group that comes and goes
         whole = sum(len(one | two) for one, two in distinct) * bool((either == both).all())
@@ -521,22 +516,18 @@ class _Replays:
                     told, chances, n = _repeats(z / unit, slack / unit)
                     own, _, of_own = _repeats(added / unit, slack / unit)
                     for k, usual, chance, does in zip(told, own, chances, _DOES, strict=True):
-                        odd = (
-                            usual * n < k * of_own / 2
-                        )  # not of whole numbers, nor of one sum twice
+                        # Whole numbers, or one sum that leaves twice, do so without noise as well.
+                        p = float(at_least(k, n, chance)) if usual * n < k * of_own / 2 else 1.0
                         what = f"{k} of {n} numbers of noise in {at or 'what leaves'} {does}"
-                        size.note(
-                            float(at_least(k, n, chance)) if odd else 1.0,
-                            what=f"{what}; draw each anew, in float32 or finer",
-                        )
+                        size.note(p, what=f"{what}; draw each anew, in float32 or finer")
         nothing = "nothing was seen that leaves and moves"
         if noise is None:
             yield Check.not_run("noise", "no noise is claimed", applies=False)
         elif size.tests:
             ends = gammaincinv(most / 2, [TOTAL_FALSE_ALARM / size.tests, 0.95])
-            told = f"of {most:,} numbers, noise of {noise * math.sqrt(ends[0] / ends[1]):.3g} or "
-            told += "less is found in 95 of 100 trainings, and more may pass"
-            yield size.check("noise", "Noise is as large as claimed", beside=told)
+            power = f"noise of up to {noise * math.sqrt(ends[0] / ends[1]):.3g} is found in 95 of "
+            power += "100 trainings, and more may pass"
+            yield size.check("noise", "Noise is as large as claimed", beside=power)
         else:
             yield Check.not_run("noise", nothing)
         fault = (

@@ -98,7 +98,7 @@ FAULTS = {
     "date": ("secrecy", "known to anyone who knows the seed"),
     "process": ("secrecy", "known to anyone who knows the seed"),
     "public batches": ("secrecy", "releases that records are in are the same"),
-    "median": ("releases", "among others times 0.001 or 1000"),
+    "median": ("releases", "among such times 0.001 or 1000"),
     "bfloat16": ("noise", "40 numbers of noise .* lie on a grid"),
     "two rounds": ("noise", "8 of 40 numbers of noise .* come twice"),
     "none at last": ("secrecy", "8 of .* are equal"),
