@@ -1,17 +1,18 @@
-"""The scripts of benchmarks/."""
+"""The scripts of benchmarks/ and examples/."""
 
 import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[1]
+BENCHMARKS = ROOT / "benchmarks"
 
 
-def benchmark(name: str) -> ModuleType:
+def benchmark(name: str, folder: str = "benchmarks") -> ModuleType:
     """A script as a module; it finds its neighbours while it is imported."""
-    sys.path.insert(0, str(BENCHMARKS))
+    sys.path.insert(0, str(ROOT / folder))
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(ROOT / folder))

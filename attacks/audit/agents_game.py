@@ -9,7 +9,7 @@ Agents whose data make them contribute a vector of our choosing, or none at all.
 What an agent contributes at unit "agent" is clipped as one vector, so that it can hold one canary
 in a run:
 
-    in     gradients along +-u, so long that the vector before clipping has 1 to 1,000 clip norms
+    in     gradients along +-u, so long that the vector before clipping is that of `drawn_norms`
     out    no gradient, as of an agent without data; or the opposite vector (replace-one)
 
 The engine's own local steps, clipping, cohorts, noise and messages do the rest. The sign is drawn
@@ -41,7 +41,7 @@ from ...training.step.values import LocalSteps
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from .canaries import LONGEST, Directions, HappenedRound, rounds_with_canaries
+from .canaries import Directions, HappenedRound, drawn_norms, rounds_with_canaries
 from .canary_noise import Residue
 from .game import Game, Scores
 from .observed_rows import ObservedRows, Projected, RowsSeen
@@ -427,7 +427,8 @@ class AgentGame(Game):
     ) -> list[Observed]:
         """See `Game.run`."""
         directions = Directions(len(self.hosts), self.dimension, generator=generator)
-        lengths = LONGEST ** generator.random(len(self.hosts))
+        dtype = self.setting.dtype
+        (lengths,) = drawn_norms(1, len(self.hosts), 0, dtype=dtype, generator=generator)
         out = -1 if self.replace else 0
         part = {host: 1 if coin else out for host, (coin,) in zip(self.hosts, coins, strict=True)}
         norms = dict(zip(self.hosts, lengths.tolist(), strict=True))

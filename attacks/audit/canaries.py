@@ -7,10 +7,11 @@ own w coordinates of the parameters, with a random sign at each,
     loss of canary j at the point x = sign * length * <u_j, x>
 
 The gradient is sign * length * u_j wherever x is. Lengths of canaries that are guessed are spread
-from C to 1,000 C, log-uniformly, so that it is the real clipping that brings each to C; a few more,
-that nobody guesses, are spread from C / 2 to C and must not be changed by it. The sign is drawn
-afresh for every release and round. Everything else that a record meets is the run's own: sampling,
-clipping, noise, sending, mixing.
+log-uniformly, three of four from C to 1,000 C and every fourth from there to the longest of which
+the engine's precision can square the norm, so that it is the real clipping that brings each to C; a
+few more, that nobody guesses, are spread from C / 2 to C and must not be changed by it. The sign is
+drawn afresh for every release and round. Everything else that a record meets is the run's own:
+sampling, clipping, noise, sending, mixing.
 
 | symbol | name here      | shape  | meaning                               |
 |--------|----------------|--------|---------------------------------------|
@@ -21,6 +22,7 @@ clipping, noise, sending, mixing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -48,24 +50,31 @@ from ...training.tracing.trace import AlgorithmTrace
 from ..checks.watched_run import to_cpu
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
-LONGEST = 1000.0  # of those that are drawn
 SHORTEST = 0.5
+_FAR, _EVERY = 1000.0, 4  # in clip norms; one canary of four is longer
 
 
 def drawn_norms(
-    agents: int, long: int, short: int, *, generator: np.random.Generator
+    agents: int, long: int, short: int, *, dtype: torch.dtype, generator: np.random.Generator
 ) -> np.ndarray:
     """(agents, long + short) norms of canaries before clipping, in clip norms.
 
-    The first are log-uniform from 1 to 1,000, the others from a half to 1.
+    Of the first three of four are log-uniform from 1 to 1,000 and every fourth from 1,000 to 1e-4
+    of the root of the largest number of `dtype`, beyond which an engine may drop the record
+    or refuse its batch; the others are log-uniform from a half to 1.
 
-    >>> norms = drawn_norms(2, 3, 1, generator=np.random.default_rng(0))
-    >>> norms.round(2).tolist()
-    [[81.45, 6.45, 1.33, 0.99], [275.3, 547.35, 66.06, 0.6]]
+    >>> how = {"dtype": torch.float32, "generator": np.random.default_rng(0)}
+    >>> norms = drawn_norms(2, 4, 1, **how)
+    >>> [[float(f"{norm:.3g}") for norm in row] for row in norms]
+    [[81.4, 6.45, 1.33, 1590.0, 0.569], [547.0, 66.1, 154.0, 4660000000.0, 0.523]]
     """
     powers = generator.random((agents, long + short))
-    bounds = np.array([LONGEST] * long + [SHORTEST] * short)
-    return np.asarray(bounds**powers)
+    bounds = np.array([_FAR] * long + [SHORTEST] * short)
+    norms = bounds**powers
+    far = math.sqrt(torch.finfo(dtype).max) / 1e4 / _FAR
+    at = slice(_EVERY - 1, long, _EVERY)
+    norms[:, at] = _FAR * far ** powers[:, at]
+    return np.asarray(norms)
 
 
 class Directions:

@@ -36,7 +36,7 @@ from .strength import DECLARED, log_mixture
 
 Array = NDArray[np.float64]
 
-_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, math.inf)  # of norms
+_EDGES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1e3, 1e6, math.inf)  # of norms
 _TAILS = (2.0, 3.0, 4.0)
 _DRAWN = 19  # scores of the claim's own law beside each that is ranked
 _MOST_LAGS = 100
@@ -97,10 +97,11 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
     Args:
         noise: by adversary.
     """
-    found, values = Finding(), 0
+    found, values, longest = Finding(), 0, 1.0
     for of in noise:
         there = np.isfinite(of.standard) & (of.part != 0)
         values += int(there.sum())
+        longest = max(longest, of.norms[there].max(initial=0.0))
         z, v = (of_observed_size(of) * of.part)[there], of.information[there]
         norms = of.norms[there]
         host = np.broadcast_to(of.host[:, None, None], there.shape)[there]
@@ -115,7 +116,8 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
     return _check(
         "clipping",
         found,
-        f"{values} statistics of canaries that took part, of norms from .5 to 1,000 clip norms, "
+        f"{values} statistics of canaries that took part, of norms from .5 to "
+        f"{longest:.2g} clip norms, "
         "were checked against what clipping leaves of them",
     )
 

@@ -420,7 +420,9 @@ class CanaryGame(Game):
         directions = Directions(self.directions, self.dimension, generator=generator)
         agents, hosts = len(self.setting.shards), len(self.hosts) if self.apart else 1
         long = self.of_each * hosts
-        norms = drawn_norms(agents, long, self.directions - long, generator=generator)
+        short = self.directions - long
+        dtype = self.setting.dtype
+        norms = drawn_norms(agents, long, short, dtype=dtype, generator=generator)
         if self.batch_clipped:
             norms[:] = LENGTH
         return directions, PlantedGradients(

@@ -411,4 +411,5 @@ def engine_checks(
         )
         # A fault in the run's own precision is told first; else the sharper run decides.
         messages = message_check(run) if messages.passed else messages
+    vars(run).pop("residuals", None)  # which nothing reads again
     return [messages, *found, sensitivity_check(run)]

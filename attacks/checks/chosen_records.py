@@ -149,7 +149,7 @@ def _outliers(every: Examples, *, generator: np.random.Generator) -> list[Exampl
     powers = (np.arange(_FAR) + generator.random(_FAR)) / _FAR
     scales = [*(_SCALE_OF[-1] * (room / _SCALE_OF[-1]) ** powers).tolist(), room]
     records = [inputs * scale for scale in scales] + [torch.full_like(inputs, math.inf)]
-    return [Examples(one[None], every.targets[:1]) for one in records]
+    return [Examples(one[None], every.targets[:1].clone()) for one in records]
 
 
 def _first_call(watched: WatchedRound) -> tuple[GradientCall, float | None] | None:
@@ -206,4 +206,5 @@ def _picked(shard: Held, at: np.ndarray) -> Examples:
 
 
 def _one(records: Examples, at: int) -> Examples:
-    return Examples(records.inputs[at : at + 1], records.targets[at : at + 1])
+    """One of many, which are not kept for it."""
+    return Examples(records.inputs[at : at + 1].clone(), records.targets[at : at + 1].clone())

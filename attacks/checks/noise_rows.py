@@ -54,12 +54,14 @@ class Rows:
     noise: csr_array  # (n, N)
 
     def only(self, at: np.ndarray) -> Rows:
-        """Some of the rows."""
+        """Some of the rows, at ascending positions; those that follow one another as a view."""
+        joined = len(at) and at[-1] - at[0] == len(at) - 1
+        values = self.values[at[0] : at[-1] + 1] if joined else self.values[at]
         return Rows(
             rounds=[self.rounds[i] for i in at],
             names=[self.names[i] for i in at],
             kinds=[self.kinds[i] for i in at],
-            values=self.values[at],
+            values=values,
             rounding=self.rounding[at],
             resolution=self.resolution[at],
             noise=self.noise[at],

@@ -30,11 +30,13 @@ from torch.nn.functional import cross_entropy
 from ...privacy.batches.sampling import Per
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.recording import GradientCall
-from ...training.models.losses import ForwardCalls, stated
+from ...training.models.losses import ForwardCalls, stated, unknown_forward
 from ...training.models.tasks import Task
+from ...training.own.contents import Watch
 from ...training.step.values import ClipNorm, Parts, Quantile, whole_of
 
-_ENTRIES_AT_ONCE = 2**23  # of per-example gradients: 64 MiB
+_ENTRIES_AT_ONCE = 2**20  # of per-example gradients: 8 MiB
+_FEW, _MANY = 16, 16  # examples of an owner, and owners, whose calls would take longer than they do
 
 
 class Oracle:
@@ -56,15 +58,15 @@ class Oracle:
 
     def __init__(self, objective: nn.Module | Task) -> None:
         if isinstance(objective, nn.Module):
-            loss = _loss_of(objective)
+            loss, known = _loss_of(objective), unknown_forward(objective) is None
         elif isinstance(objective, Task):
-            loss = objective.loss
+            loss, known = objective.loss, Watch(objective).is_empty
         else:
             raise InputTypeError(
                 f"objective={type(objective).__name__} must be an nn.Module or a task; see `Task`"
             )
-        gradient = torch.func.grad(loss)
-        self._gradients = torch.func.vmap(gradient, in_dims=(None, 0, 0))
+        self._gradient = torch.func.grad(loss)
+        self._joins = known  # and branches on no model
 
     def sums(
         self,
@@ -101,21 +103,27 @@ class Oracle:
             raise InputError(f"clip_norm={clip_norm} must be a number > 0; None does not clip")
         points = models.detach().cpu().double()
         weights = [of.cpu().double() if isinstance(of, Tensor) else float(of) for of in coefs]
+        numbers = torch.as_tensor(owners)
         pairs = list(zip(_numbers(owners), _numbers(holders), strict=True))
         out = torch.zeros(len(pairs), points.shape[2], dtype=torch.float64)
         plain = [_plain(*batch) for batch in batches]
         step = max(1, _ENTRIES_AT_ONCE // points.shape[2])
-        for owner in sorted({owner for owner, _ in pairs}):
-            # All examples that meet one model at once; `at` says in which rows they count.
-            rows = [row for row, (of, _) in enumerate(pairs) if of == owner]
+        # All examples that meet one model at once, or of many owners with few of them those of all.
+        groups: dict[int, list[int]] = {}
+        for row, (owner, _) in enumerate(pairs):
+            groups.setdefault(owner, []).append(row)
+        few = sum(len(plain[holder][1]) for _, holder in pairs) <= _FEW * len(groups)
+        joins = self._joins and few and len(groups) >= _MANY
+        for rows in [list(range(len(pairs)))] if joins else groups.values():
             inputs = torch.cat([plain[pairs[row][1]][0] for row in rows])
             targets = torch.cat([plain[pairs[row][1]][1] for row in rows])
             sizes = torch.tensor([len(plain[pairs[row][1]][1]) for row in rows])
-            at = torch.tensor(rows).repeat_interleave(sizes)
+            at = torch.tensor(rows).repeat_interleave(sizes)  # in which rows they count
             parts = zip(inputs.split(step), targets.split(step), at.split(step), strict=True)
             for x, y, into in parts:
                 if len(y):
-                    each = self._each(points[:, owner], weights, x, y)
+                    of = numbers[into] if joins else pairs[rows[0]][0]
+                    each = self._each(points[:, of], weights, x, y)
                     out.index_add_(0, into, _clipped(each, clip_norm))
         return out
 
@@ -223,11 +231,12 @@ class Oracle:
     def _each(
         self, points: Tensor, weights: Sequence[float | Tensor], inputs: Tensor, targets: Tensor
     ) -> Tensor:
-        """(B, D) each example's combination of its gradients at the points (P, D)."""
-        total = torch.zeros(len(targets), points.shape[1], dtype=torch.float64)
+        """(B, D) each example's gradients, combined over points (P, D), or (P, B, D) of its own."""
+        total = torch.zeros(len(targets), points.shape[-1], dtype=torch.float64)
+        gradients = torch.func.vmap(self._gradient, in_dims=(0 if points.ndim == 3 else None, 0, 0))
         for point, weight in zip(points, weights, strict=True):
             with stated():
-                total += weight * self._gradients(point, inputs, targets)
+                total += weight * gradients(point, inputs, targets)
         return total
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from traceback import clear_frames
 from typing import NamedTuple
 
 import numpy as np
@@ -245,6 +246,7 @@ def _judged(
             other = engine.again(watched, {}, shards=world.shards, batches=world.batches)
             found = found.beside(other)
     except (ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        clear_frames(error.__traceback__)  # the round keeps the error, and so all that it computed
         if refuses and isinstance(error, NotFiniteError):
             return Verdict("", None, 0.0, 0, refused=True)
         return Verdict(f"makes the round do something else, or fail: {error}", None, 0.0, 1)

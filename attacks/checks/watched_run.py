@@ -375,7 +375,7 @@ def watch(
             WatchedRound(
                 number=number,
                 trace=by_round[number],
-                recorded=to_cpu(recorded),
+                recorded=replace(to_cpu(recorded), added=[]),  # which only a bare run is asked for
                 messages=transcript.of(round=number),
                 before=before,
                 after=after,

@@ -255,6 +255,8 @@ def suggested(candidates: Candidates, *, records: int, generator: torch.Generato
     sizes = slopes.norm(dim=2)  # (S, L)
     unit = slopes / sizes.clamp_min(1e-300)[:, :, None]
     usable = held.allowed & (sizes > 0)
+    if not bool(usable.any()):
+        return []
     if not candidates.ordered:
         return _counted(candidates, slopes[:, 0], records=records, generator=generator)
     best: tuple[float, Tensor] | None = None

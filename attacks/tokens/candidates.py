@@ -255,6 +255,30 @@ def outside_few(
     return order.indices[inside + first :].sort().values
 
 
+_LABELS = 4  # classes a record that are tried as its label, beside the tokens
+
+
+def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, ...]:
+    """Classes of an output that shares the table: those that hold the directions, and the tokens.
+
+    Of a record the label has the largest coefficient, |p - 1| = sum of all other p. So its row is
+    among those with the largest share of a direction, whatever size that has.
+
+    Args:
+        rows: (V, d) gradient of the table.
+        tokens: (S,) tokens of the batch, whose rows hold more.
+        records: number B of records.
+
+    >>> likely_labels(torch.tensor([[-0.9], [0.1], [0.1], [0.7]]), torch.tensor([2]), records=1)
+    (0, 1, 2, 3)
+    """
+    every = torch.arange(len(rows))
+    classes = every[~torch.isin(every, tokens)]
+    along = torch.linalg.svd(rows[classes], full_matrices=False)[0][:, :records]
+    most = along.square().sum(dim=1).topk(min(_LABELS * records, len(classes))).indices
+    return tuple(torch.cat([classes[most], tokens]).unique().tolist())
+
+
 _SAME_CANDIDATES = 1e-6  # relative difference of derivatives, in float64, that are one
 _EQUAL = 1e-3  # distance of two rows of a gradient, over the norm of one, that are one
 _WEAKEST = 1e-4  # of the largest singular value: rows of positions that can be told apart
@@ -323,7 +347,7 @@ def shown_tokens(
             f"where records={records} of {network.length} tokens fill at most {most}; give the "
             "number of records, or noise_std where there is noise"
         )
-    return filled
+    return filled if len(filled) else None
 
 
 def candidates_of(
@@ -348,6 +372,11 @@ def candidates_of(
     # Tokens that the embedding's gradient shows, or all, and padding.
     shown = shown_tokens(gradients, network, records=records, rounding=rounding)
     length, spans = network.length, None
+    free = torch.eye(network.table.width, dtype=torch.float64)
+    if network.table.tied and network.table.parameter is not None and shown is not None:
+        rows = gradients[network.table.parameter]
+        free = _free(rows, shown, directions=records)
+        gradients = {**gradients, network.table.parameter: rows @ free}
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
     padding = network.table.padding
     if shown is not None and padding is not None:
@@ -362,9 +391,11 @@ def candidates_of(
             allowed &= _within(network, group[0], tokens, space)
             moves = moves or _moves(network, group[0])
             spans = spans or (group, held)
-    alone = shown is not None and not network.table.tied  # a row is a sum of its places alone
+    alone = shown is not None  # a row is a sum of its places alone
     if alone and (records == 1 or spans is None):
-        allowed &= _by_positions(gradients, network, tokens, records=records, rounding=rounding)
+        allowed &= _by_positions(
+            gradients, network, tokens, records=records, rounding=rounding, free=free
+        )
     seen = allowed.clone()
     # Padding that is hidden, or that no span holds, may stand anywhere.
     if padding is not None and (hidden or spans is None):
@@ -418,6 +449,7 @@ def _by_positions(
     *,
     records: int,
     rounding: float,
+    free: Tensor,
 ) -> Tensor:
     """(S, L) by the rows of learned positions, of which a token's row is the sum over its places.
 
@@ -430,6 +462,7 @@ def _by_positions(
         return allowed
     name, first, factor = found
     of_places = factor * gradients[name].reshape(-1, network.table.width)[first:][: network.length]
+    of_places = of_places @ free
     of_tokens = gradients[network.table.parameter][tokens]
     known = tokens != (-1 if network.table.padding is None else network.table.padding)
     if records > 1:
@@ -438,6 +471,13 @@ def _by_positions(
             allowed[known] = told
         return allowed
     return _of_one(of_tokens, of_places, known=known)
+
+
+def _free(rows: Tensor, tokens: Tensor, *, directions: int) -> Tensor:
+    """(d, d) projection beside the directions that an output adds to rows (V, d) of its table."""
+    others = ~torch.isin(torch.arange(len(rows)), tokens)
+    right = torch.linalg.svd(rows[others], full_matrices=False)[2][:directions]
+    return torch.eye(rows.shape[1], dtype=rows.dtype) - right.T @ right
 
 
 def _of_one(of_tokens: Tensor, of_places: Tensor, *, known: Tensor) -> Tensor:
@@ -491,12 +531,13 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     own = gradients[name]
     if own is None or not bool(own.any()):
         return None
-    rows = own[tokens]  # (L, width), in the order of the positions
+    free = _free(own, tokens, directions=1) if table.tied else torch.eye(table.width).to(own)
+    rows = own[tokens] @ free  # (L, width), in the order of the positions
     # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():
         if key == name or value is None or value.shape[-1:] != rows.shape[-1:]:
             continue
-        others = value.reshape(-1, rows.shape[1])
+        others = value.reshape(-1, rows.shape[1]) @ free
         for first in range(len(others) - length + 1):
             same = others[first : first + length]
             size = float(same.square().sum())

@@ -1,11 +1,13 @@
 """Whether a batch of tokens is the only one of its kind that explains a gradient.
 
 A batch that explains a gradient is held against those that differ from it least: two tokens of a
-record exchanged, two records' tokens at one position exchanged, a record backwards, and one token
-replaced by another that is possible there. Where one of these explains the gradient as well, the
-model does not tell them apart, and nothing could: what is then known is said to be less. That
-neighbours are told apart does not say that all pairs are: a model may know the parity of a place
-alone. Nor does an order say that every place is looked at.
+record exchanged, two records' tokens at one position exchanged, a record backwards, and at every
+place one token replaced by another, of those that are possible there and of all others: a token at
+a place that never reaches the logits has no row, so that it is none of those that seem possible.
+Where one of these explains the gradient as well, the model does not tell them apart, and nothing
+could: what is then known is said to be less. That neighbours are told apart does not say that all
+pairs are: a model may know the parity of a place alone. Nor does an order say that every place is
+looked at.
 
 Shape letters: B records, L positions, S tokens that are possible.
 
@@ -45,7 +47,8 @@ UNKNOWN = -1
 _APART = 10.0  # times what the batch leaves of the gradient: another one is told apart
 _LEAST = 1e-12  # of the gradient: what float64 leaves
 _TESTED = 200  # batches of a kind that are tried at most
-_REPLACED = 1000  # places at which another token is tried at most
+_REPLACED = 1000  # places at which another token is tried at most, those of nearest logits
+_NEAR = 2048  # logits of such tokens that are computed at most, or one a place and kind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,12 +109,18 @@ class TokenReconstruction:
 
 
 def certified(
-    explainer: Explainer, batch: Batch, *, held: Candidates, generator: torch.Generator
+    explainer: Explainer,
+    batch: Batch,
+    *,
+    held: Candidates,
+    vocabulary: int,
+    generator: torch.Generator,
 ) -> Certificate:
     """Try the batches that differ least from one that explains a gradient.
 
     Args:
         held: tokens that are possible, by position.
+        vocabulary: number V of all tokens.
         generator: chooses which are tried, where there are too many.
     """
     limit = _APART * max(batch.residual, _LEAST)
@@ -119,7 +128,7 @@ def certified(
         ("order", _reordered(batch.tokens), _TESTED),
         ("order", _transposed(batch.tokens, generator), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
-        ("tokens", _replaced(batch.tokens, held, generator), _REPLACED),
+        ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
     )
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
     for name, others, most in kinds:
@@ -127,10 +136,11 @@ def certified(
         left[name] += [explainer.residual(others[int(i)], batch.labels) for i in at]
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
+    alike = {name: any(value <= limit for value in values) for name, values in left.items()}
     return Certificate(
-        order=all(value > limit for value in left["order"]),
-        membership=all(value > limit for value in left["members"]),
-        tokens=all(value > limit for value in left["tokens"]),
+        order=not alike["order"],
+        membership=not alike["members"],
+        tokens=not alike["tokens"],
         runner_up=min(apart, default=None),
         tested=len(every),
     )
@@ -185,29 +195,40 @@ def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:
     return found
 
 
-def _replaced(tokens: Tensor, held: Candidates, generator: torch.Generator) -> list[Tensor]:
-    """Batches with another token at one place: one that is possible there, else any of the batch.
+def _replaced(
+    explainer: Explainer,
+    tokens: Tensor,
+    held: Candidates,
+    vocabulary: int,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Batches with another token at one place, at most `_REPLACED`, those of nearest logits.
 
-    A place at which no other token is possible, and which no token of the batch could take, has
-    nothing to be mistaken for.
+    At every place two: the nearest of the tokens that are possible there, and of all others.
     """
-    found = []
+    found, every = [], torch.arange(vocabulary)
+    most = max(1, _NEAR // tokens.numel())
     for record, own in enumerate(tokens):
         for place, token in enumerate(own):
-            possible = held.tokens[held.allowed[:, place] & (held.tokens != token)]
-            if len(possible) == 0:
-                possible = held.tokens[held.tokens != token]
-            if len(possible) == 0:
-                continue
-            other = tokens.clone()
-            at = int(torch.randint(len(possible), (1,), generator=generator))
-            other[record, place] = possible[at]
-            found.append(other)
-    return found
+            possible = torch.isin(every, held.tokens[held.allowed[:, place]])
+            for kind in (possible, ~possible):
+                others = every[kind & (every != token)]
+                if len(others) == 0:
+                    continue
+                others = others[torch.randperm(len(others), generator=generator)[:most]]
+                rows = own.repeat(1 + len(others), 1)
+                rows[1:, place] = others
+                logits = explainer.logits(rows)
+                apart = (logits[1:] - logits[0]).norm(dim=1).nan_to_num(nan=torch.inf)
+                other = tokens.clone()
+                other[record] = rows[1 + int(apart.argmin())]
+                found.append((float(apart.min()), other))
+    return [other for _, other in sorted(found, key=lambda pair: pair[0])[:_REPLACED]]
 
 
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
 _COLUMNS = 512  # records times classes that are solved for at once
+_SPLIT = 256  # records whose logits are computed at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -227,12 +248,16 @@ class Batch:
 
 @dataclass(slots=True, eq=False)
 class Explainer:
-    """Gradients of single records, each computed once; in float64."""
+    """Gradients of single records, each computed once; in float64.
+
+    Labels are those that are given, else those that are likely, else all classes.
+    """
 
     observation: Observation
     model: nn.Module
     classes: int
     given: tuple[int, ...] | None = None
+    likely: tuple[int, ...] | None = None
     held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -242,7 +267,15 @@ class Explainer:
     @property
     def labels(self) -> list[int]:
         """Classes that a record may have."""
-        return sorted(set(self.given)) if self.given is not None else list(range(self.classes))
+        known = self.likely if self.given is None else self.given
+        return list(range(self.classes)) if known is None else sorted(set(known))
+
+    def logits(self, records: Tensor) -> Tensor:
+        """(N, C) logarithms of the probabilities of records (N, L), at the first intercept."""
+        values = unflatten(self.model, self.observation.points[0, 0])
+        with torch.no_grad(), twice_differentiable():
+            parts = [functional_call(self.model, values, (some,)) for some in records.split(_SPLIT)]
+        return torch.cat(parts).log_softmax(dim=1)
 
     def gradient(self, record: Tensor, label: int) -> Tensor:
         """(K D,) clipped gradient of one record; unclipped where the mean is clipped."""

@@ -26,7 +26,7 @@ from ...training.models.parameters import unflatten
 from ..exact.patches import rounding_of
 from ..problem.observation import HOST, Observation
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, candidates_of
+from .candidates import Candidates, candidates_of, likely_labels
 from .certificate import (
     PRIOR,
     TOKENS,
@@ -194,6 +194,9 @@ def _exact(
     candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
+    if table.tied and table.parameter and classes == table.vocabulary and candidates.shown.any():
+        rows, tokens = gradients[table.parameter], candidates.tokens[candidates.shown]
+        explainer.likely = likely_labels(rows, tokens, records=seen.records)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
     batch = _assembled(
@@ -214,7 +217,9 @@ def _exact(
         return _undecided(seen, known, length=length, why=why)
     # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
-    certificate = certified(explainer, batch, held=candidates, generator=generator)
+    certificate = certified(
+        explainer, batch, held=candidates, vocabulary=table.vocabulary, generator=generator
+    )
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)

@@ -140,7 +140,10 @@ class View:
             raise UnsupportedView(
                 f"no finite information: the noise cancels in {', '.join(self.leaks(columns))}"
             )
-        whitened = self._factors.whitened[:, self._checked(columns)]
+        return self._information(self._checked(columns))
+
+    def _information(self, columns: list[int]) -> np.ndarray:
+        whitened = self._factors.whitened[:, columns]
         return np.asarray((whitened.T @ whitened).toarray())
 
     def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
@@ -238,11 +241,11 @@ class View:
             found.append(math.nextafter(math.sqrt(math.fsum(lam[v] for v in own)), math.inf))
         return [mu if columns else 0.0 for mu, (columns, _) in zip(found, parts, strict=True)]
 
-    def _bounded(self, moved: Sequence[int], b: np.ndarray) -> tuple[np.ndarray, list[int]] | None:
+    def _bounded(self, moved: list[int], b: np.ndarray) -> tuple[np.ndarray, list[int]] | None:
         """M with the bounds folded in, and the vector of each column; None where mu is infinite."""
         if self.leaks(moved):
             return None
-        information = self.information(moved)
+        information = self._information(moved)
         if not np.isfinite(b).all():
             seen = np.abs(information).sum(axis=0)[~np.isfinite(b)] > 0
             if seen.any():

@@ -438,7 +438,7 @@ def _proven(
 
 _MOST_SHARE = 0.05  # of all rounds, that are played for their time
 _TIMED = 3  # rounds
-_SLOW_S = 5.0  # so long a first round is time enough
+_SLOW_S = 5.0  # so much work in a first round is time enough
 _A_CHECK = 12.0
 """Rounds with canaries that the checks take for one that they watch.
 
@@ -472,16 +472,17 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
         return None
     # Rounds are timed until they are enough, or slow.
     times: list[tuple[int, float]] = []
+    worked = math.inf  # until when this process did, which no other slows down
     rounds = 0
 
     def timed(done: int, total: int, _: str) -> None:
-        nonlocal rounds
+        nonlocal rounds, worked
         rounds = total
         if _MOST_SHARE * total < _TIMED:
             raise _EnoughError
         times.append((done, time.monotonic()))
-        slow = len(times) > 1 and times[-1][1] - times[-2][1] > _SLOW_S
-        if slow or len(times) > _TIMED:
+        before, worked = worked, time.process_time()
+        if worked - before > _SLOW_S or len(times) > _TIMED:
             raise _EnoughError
 
     with contextlib.suppress(_EnoughError):

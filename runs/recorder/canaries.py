@@ -3,10 +3,11 @@
 Canary c has a coordinate k_c of its own. Wherever its record is in a batch, its per-example
 gradient is replaced, before it is clipped, by
 
-    10 C e_(k_c)             C the clip norm; sound clipping makes C e_(k_c) of it
+    g C e_(k_c)              C the clip norm; sound clipping makes C e_(k_c) of it
 
-so that canaries do not disturb each other. Of a step's noisy sum y the adversary, who knows all
-other records, takes u = (y - ordinary)_(k_c) / std, and scores by the log-likelihood ratio
+with g from 1 to 1e15, so that canaries do not disturb each other. Of a step's noisy sum y the
+adversary, who knows all other records, takes u = (y - ordinary)_(k_c) / std, and scores by the
+log-likelihood ratio
 
     sum_t log(1 - q + q exp(mu u_t - mu^2 / 2)),     mu = C / std, q the sampling rate
 
@@ -31,6 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ...attacks.audit.canaries import drawn_norms
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
@@ -39,8 +41,6 @@ from .keeping import positions_of
 
 if TYPE_CHECKING:
     from .labels import Sent
-
-_LONGER = 10.0  # than the clip norm, so that a canary shows whether anything is clipped
 
 
 class GradientCanaries:
@@ -64,6 +64,8 @@ class GradientCanaries:
             )
         # Evenly over all layers; there is nothing secret in them.
         self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
+        rng = np.random.default_rng()
+        (self._norms,) = drawn_norms(1, planted.count, 0, dtype=torch.float32, generator=rng)
         self._first = int(planted.positions[0])
         self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
         self.scores = np.zeros(planted.count)
@@ -83,9 +85,10 @@ class GradientCanaries:
         rows, at = flat[ordinary], torch.from_numpy(self._at).to(flat.device)
         factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
         self._ordinary = (factors @ rows)[at].double().cpu()
+        most = math.sqrt(torch.finfo(flat.dtype).max) / 2  # which half precision can square
         for row, canary in inside:
             flat[row] = 0.0
-            flat[row, int(self._at[canary])] = _LONGER * clip
+            flat[row, int(self._at[canary])] = min(self._norms[canary], most) * clip
         parts = flat.split(self._sizes, dim=1)
         return [part.reshape(of.shape) for part, of in zip(parts, samples, strict=True)]
 

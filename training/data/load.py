@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -397,11 +398,11 @@ _ROOT_HOLDS = {
 
 @cache  # reading the text takes longer than training on it for a round
 def _digit_records() -> Records:
-    from sklearn.datasets import load_digits
-
-    shades, targets = load_digits(return_X_y=True)
-    images = shades.reshape(-1, 1, 8, 8) / 16.0  # 17 shades of grey
-    return Records(inputs=images, targets=targets.astype(np.int64))
+    package = find_spec("sklearn")  # whose modules take more memory than all else but torch
+    data = Path(str(package and package.origin)).parent / "datasets" / "data"
+    rows = np.loadtxt(data / "digits.csv.gz", delimiter=",")
+    images = rows[:, :-1].reshape(-1, 1, 8, 8) / 16.0  # 17 shades of grey
+    return Records(inputs=images, targets=rows[:, -1].astype(np.int64))
 
 
 def _digits() -> Dataset:

@@ -292,8 +292,8 @@ def cut_blocks(
     """
     blocks: list[list[Pass]] = []
     longest, rows, members = 0, 0, set[int]()
-    for work in sorted(passes, key=lambda work: (-_length(work), work.owner)):
-        length, spans = _length(work), len(work.spans)
+    for work in sorted(passes, key=lambda work: (-work.length, work.owner)):
+        length, spans = work.length, len(work.spans)
         held = (len(members) + 1) * longest * per_example + (rows + spans + 1) * per_row
         full = held > limit or len(members) == owners
         if not blocks or full or 3 * length < 2 * longest or work.owner in members:
@@ -305,13 +305,9 @@ def cut_blocks(
     return blocks
 
 
-def _length(work: Pass) -> int:
-    return sum(span.stop - span.start for span in work.spans)
-
-
 def _lay_out(block: Sequence[Pass]) -> tuple[np.ndarray, list[_Place]]:
     """Positions (M, B) in the stack of a block's examples, and the places of its spans there."""
-    width = max(map(_length, block))
+    width = max(work.length for work in block)
     positions = np.empty((len(block), width), dtype=np.int64)
     places = []
     for i, work in enumerate(block):

@@ -79,6 +79,11 @@ class Pass:
     owner: int
     spans: tuple[Span, ...]
 
+    @property
+    def length(self) -> int:
+        """How many examples it has."""
+        return sum(span.stop - span.start for span in self.spans)
+
 
 def clip_factors(squared_norms: Tensor, clip_norm: float, *, drops: bool = False) -> Tensor:
     """Factors that bring gradients of these squared norms within ``clip_norm``.

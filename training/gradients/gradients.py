@@ -140,7 +140,8 @@ class PairGradients:
             objective = OfModel(self._model)
         self.parameters = objective.size
         self._own_code = OwnCode(model if network is None else self._model)
-        self._combined: Kernel = Loop(objective) if layout == "loop" else Vmap(objective)
+        vmap = Vmap(objective, joins=not self._own_code.is_there)
+        self._combined: Kernel = Loop(objective) if layout == "loop" else vmap
         self._kernel: Kernel = self._combined
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
         self._layered: nn.Module | None = None  # the network, as layers that have a rule

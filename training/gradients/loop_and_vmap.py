@@ -35,6 +35,9 @@ from .clipping import (
 # Per-example gradients of one vmap on a CPU, 64 MiB in float32: shorter ones pay for more calls.
 _CPU_ELEMENTS = 2**24
 
+# Passes of so few examples, of so many, are joined: each call costs what some examples do.
+_SHORT, _MANY = 16, 16
+
 
 class Kernel(Protocol):
     """A layout: it adds the clipped gradients of passes to the rows that their spans name."""
@@ -185,10 +188,17 @@ def _generators(device: torch.device) -> list[Tensor]:
 
 
 class Vmap:
-    """Per-example gradients by `torch.func`, the data of a model's neighbours stacked."""
+    """Per-example gradients by `torch.func`, the data of a model's neighbours stacked.
 
-    def __init__(self, objective: Objective) -> None:
-        self._objective = objective
+    Args:
+        objective: What is differentiated.
+        joins: Whether models of many owners may be stacked too, one for each example, where they
+            meet few examples each. Code of the user is called at one model at a time: it may
+            branch on its parameters.
+    """
+
+    def __init__(self, objective: Objective, *, joins: bool = False) -> None:
+        self._objective, self._joins = objective, joins
 
     def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
         """Nothing is shared."""
@@ -209,36 +219,44 @@ class Vmap:
         clip_norm: float | None,
         drops: bool = False,
     ) -> None:
-        """Add clipped gradients, all examples of a pass at once."""
-        for work in passes:
-            self._add_one(
+        """Add clipped gradients, all examples of a pass at once, or of several short ones."""
+        most = self.examples_at_once(out.device)
+        joins = self._joins and len(passes) >= _MANY
+        for works in _joined(passes, most=most // 16) if joins else zip(passes):
+            self._add_some(
                 out,
-                points[:, work.owner],
+                points,
                 examples=examples,
-                work=work,
+                works=works,
                 coefficients=coefficients,
                 clip_norm=clip_norm,
                 drops=drops,
             )
 
-    def _add_one(
+    def _add_some(
         self,
         out: Tensor,
         points: Tensor,
         *,
         examples: Examples,
-        work: Pass,
+        works: Sequence[Pass],
         coefficients: Sequence[Coefficient],
         clip_norm: float | None,
         drops: bool = False,
     ) -> None:
-        spans = work.spans
+        spans = [span for work in works for span in work.spans]
         x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
-        per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=(None, 0, 0))
+        # One model for all examples, or for each its own.
+        of: int | Tensor = works[0].owner
+        if len(works) > 1:
+            owners = torch.tensor([work.owner for work in works])
+            of = owners.repeat_interleave(torch.tensor([work.length for work in works]))
+        dims = (None if len(works) == 1 else 0, 0, 0)
+        per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=dims)
         # Gradients of all examples, by parameter, combined over the points.
         gradients: list[Tensor] = []  # (B, d), one block a parameter
         for coefficient, point in zip(coefficients, points, strict=True):
-            found = per_example(self._objective.pieces(point.clone()), x, y)
+            found = per_example(self._objective.pieces(point[of].clone()), x, y)
             blocks = [g.flatten(1) for g in found.values()]
             if isinstance(coefficient, Tensor):
                 parts = coefficient.split([block.shape[1] for block in blocks])
@@ -262,3 +280,15 @@ class Vmap:
                 out[span.row, at : at + block.shape[1]].addmv_(chosen[here].T, factors[here])
                 begin = here.stop
             at += block.shape[1]
+
+
+def _joined(passes: Sequence[Pass], *, most: int) -> list[list[Pass]]:
+    """Short passes that follow one another together, up to so many examples; others alone."""
+    blocks, room = list[list[Pass]](), 0
+    for work in passes:
+        if work.length > min(room, _SHORT):
+            blocks.append([])
+            room = most if work.length <= _SHORT else 0
+        blocks[-1].append(work)
+        room -= work.length
+    return blocks

@@ -112,8 +112,6 @@ def build_model(
 def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     """Refuses what cannot be clipped per example or is not a function of its parameters.
 
-    BatchNorm and its like are found by opacus' ModuleValidator.
-
     Args:
         evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
             and BatchNorm is an affine map by its running statistics.
@@ -127,8 +125,6 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
         ...
     overhear...InputError: layer '1' (BatchNorm1d) mixes the examples of a batch ...
     """
-    from opacus.validators import ModuleValidator
-
     # Only what is trained is sent.
     parameters = dict(model.named_parameters())
     if not parameters:
@@ -148,7 +144,6 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
             continue
         if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0:
             raise InputError(f"layer {name!r} ({kind}) is random; remove it or set p=0")
-        # Opacus passes over subclasses and layers without parameters, hence the first half.
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) or (
             isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
         ):
@@ -166,8 +161,6 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
                 f"layer {name!r} ({kind}) has no per-example gradient in torch's own form; use "
                 f"opacus.layers.DP{kind}, which takes the same weights"
             )
-        for error in ModuleValidator.VALIDATORS.get(type(layer), lambda _: [])(layer):
-            raise InputError(f"layer {name!r} ({kind}) is not supported: {error}")
 
 
 def copied(model: nn.Module) -> nn.Module:

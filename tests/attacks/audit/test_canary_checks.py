@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.special import ndtr
 
+from overhear.attacks.audit.canaries import drawn_norms
 from overhear.attacks.audit.canary_checks import (
     absent_check,
     canary_checks,
@@ -37,8 +38,8 @@ def _noise(change=None, *, present: float = 0.1, seed: int = 0, v: float = 2.0) 
     rng = np.random.default_rng(seed)
     z = rng.normal(size=SHAPE)
     part = (rng.random(SHAPE) < present) * rng.choice([-1.0, 1.0], size=SHAPE)
-    norms = np.broadcast_to(1000.0 ** rng.random((4, 1, 200)), SHAPE).copy()
-    norms[:, :, -25:] = np.exp(np.log(0.5) * rng.random((4, 1, 25)))
+    drawn = drawn_norms(4, 175, 25, dtype=torch.float32, generator=rng)
+    norms = np.broadcast_to(drawn[:, None], SHAPE)
     if change is not None:
         z = change(z, part, norms)
     return CanaryNoise(
@@ -111,6 +112,7 @@ FAULTS = {
     "clipped to 1.2 C": ("clipping", _gain(lambda norms: norms > 0, 1.25)),
     "20 to 90 clip norms": ("clipping", _gain(lambda n: (n > 20) & (n < 90), 1.8)),
     "above 500": ("clipping", _gain(lambda norms: norms > 500, 2.0)),
+    "dropped beyond 1e9": ("clipping", _gain(lambda norms: norms > 1e9, 0.0)),
     "normalised": ("clipping", _gain(lambda norms: norms < 1, 2.0)),
     "agent 2": ("clipping", _gain(lambda n: np.arange(4)[:, None, None] == 2, 1.6)),
     "noise common to hosts": ("independence", _common),

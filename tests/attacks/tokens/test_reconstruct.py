@@ -1,7 +1,7 @@
 """Batches of tokens from gradients without noise: what is exact, and what is said to be open."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,23 @@ from torch import Tensor, nn
 
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
+from overhear.attacks.tokens import certificate
 from overhear.attacks.tokens.certificate import Explainer, TokenReconstruction
 from overhear.attacks.tokens.layers import probe_tokens, token_table
 from overhear.attacks.tokens.reconstruct import reconstruct_tokens
 from overhear.training.models.parameters import flatten
-from tests.attacks.tokens.texts import CLASSES, VOCABULARY, Attention, Bag, Encoder, drawn, sent
+from tests.attacks.tokens.texts import (
+    CLASSES,
+    VOCABULARY,
+    Attention,
+    Bag,
+    Encoder,
+    drawn,
+    sent,
+    varied,
+)
+
+replaced = certificate._replaced
 
 
 def _found(seen: Observation, model: nn.Module, length: int, **how: Any) -> TokenReconstruction:
@@ -212,12 +224,56 @@ def test_a_model_that_tells_neighbours_apart_but_not_every_pair_gives_multisets(
     assert found.tokens.tolist() == [sorted(x[0].tolist())]
 
 
-def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed():
-    model, x = _Sliced(4), torch.tensor([[20, 36, 4, 15, 21, 2]])
+@pytest.mark.parametrize("text", [[20, 36, 4, 15, 21, 2], [5, 5, 5, 5, 1, 2]])
+def test_of_places_that_the_model_does_not_look_at_no_token_is_claimed(text):
+    model, x = _Sliced(4), torch.tensor([text])
     found = _found(sent(model, x, torch.tensor([1])), model, 6)
-    assert (found.decided, found.found) == ("set", (4, 15, 20, 36))
+    assert (found.decided, found.found) == ("set", tuple(sorted(set(text[:4]))))
     assert found.tokens.eq(-1).all()
     assert "not every place is known" in found.notes[0]
+
+
+def _false(seeds: Iterable[int]) -> tuple[list[int], int]:
+    """Of random problems those of which more is claimed than is there, and how many are decided."""
+    wrong, decided = [], 0
+    for seed in seeds:
+        model, x, y = varied(seed)
+        found = reconstruct_tokens(
+            sent(model, x, y), model, length=model.length, classes=model.classes,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+        claims: dict[str, Callable[[Tensor], Any]] = {
+            "sequences": _rows,
+            "multisets": lambda tokens: _rows(tokens.sort(dim=1).values),
+            "batch": lambda tokens: sorted(tokens.flatten().tolist()),
+        }
+        true = set(found.found) <= set(x.flatten().tolist())
+        if claimed := claims.get(found.decided):
+            decided += 1
+            true &= claimed(found.tokens) == claimed(x)
+            true &= sorted(found.labels.tolist()) == sorted(y.tolist())
+        wrong += [] if true else [seed]
+    return wrong, decided
+
+
+def _of_the_batch(*given: Any) -> list[Tensor]:
+    """A fault: no token is tried that the gradient does not show."""
+    return [other for other in replaced(*given) if bool(torch.isin(other, given[2].tokens).all())]
+
+
+def test_a_token_from_outside_of_those_that_are_shown_is_tried_at_every_place(monkeypatch):
+    seeds = (31, 65, 232)
+    assert _false(seeds) == ([], 0)
+    monkeypatch.setattr(certificate, "_replaced", _of_the_batch)
+    assert _false(seeds) == (list(seeds), 3)
+
+
+@pytest.mark.slow
+def test_no_text_of_a_random_model_is_falsely_certified():
+    """Some do not look at every place, or hide padding; the texts hold one token, two or many."""
+    wrong, decided = _false(range(250))
+    assert wrong == []
+    assert decided >= 180
 
 
 def test_rows_that_noise_filled_without_being_declared_show_no_token():
@@ -231,14 +287,23 @@ def test_rows_that_noise_filled_without_being_declared_show_no_token():
 class _Tied(nn.Module):
     """A model whose output layer has the rows of its embedding, as one of the next token has."""
 
-    def __init__(self, length: int, *, scale: float = 0.25) -> None:
+    def __init__(
+        self,
+        length: int,
+        *,
+        scale: float = 0.25,
+        vocabulary: int = VOCABULARY,
+        causal: bool = False,
+    ) -> None:
         super().__init__()
-        self.words, self.scale = nn.Embedding(VOCABULARY, 32), scale
+        self.words, self.scale, self.causal = nn.Embedding(vocabulary, 32), scale, causal
         self.places = nn.Parameter(torch.randn(length, 32))
         self.layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.layer(self.words(x) + self.places).mean(dim=1)
+        later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool() if self.causal else None
+        z = self.layer(self.words(x) + self.places, src_mask=later)
+        z = z[:, -1] if self.causal else z.mean(dim=1)
         return self.scale * z @ self.words.weight.T
 
 
@@ -256,6 +321,19 @@ def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds():
     noisy = replace(seen, covariance=torch.tensor([[1e-8]]).double())
     with pytest.raises(ValueError, match="under noise no row is distinguishable from those"):
         reconstruct_tokens(noisy, model, length=6, classes=VOCABULARY, generator=torch.Generator())
+
+
+@pytest.mark.parametrize(("records", "causal"), [(1, True), (2, False), (3, True)])
+def test_places_and_labels_are_read_beside_what_the_output_adds(records, causal):
+    torch.manual_seed(records)
+    model, x = _Tied(6, vocabulary=300, causal=causal), torch.randint(300, (records, 6))
+    y = torch.randint(300, (records,))
+    found = reconstruct_tokens(
+        sent(model, x, y), model, length=6, classes=300, generator=torch.Generator().manual_seed(0)
+    )
+    assert found.decided == "sequences"
+    assert _rows(found.tokens) == _rows(x)
+    assert sorted(found.labels.tolist()) == sorted(y.tolist())
 
 
 @pytest.mark.parametrize(("seed", "scale"), [(0, 8.0), (2, 16.0), (5, 4.0)])

@@ -118,3 +118,86 @@ def sent(
         gradient=gradient, model=flatten(model), noise_std=noise_std, clip_norm=None,
         records=len(tokens), **said,
     )  # fmt: skip
+
+
+class Varied(nn.Module):
+    """A small model of a random kind: what is mixed, which places are read, whose table it is."""
+
+    def __init__(self, draw: torch.Generator) -> None:
+        super().__init__()
+
+        def one_of(*kinds: Any) -> Any:
+            return kinds[int(torch.randint(len(kinds), (1,), generator=draw))]
+
+        self.vocabulary, self.length, width = one_of(6, 9, 14), one_of(2, 3, 4), one_of(8, 16)
+        self.mixed = one_of("none", "attention", "causal", "encoder", "convolution")
+        self.read = one_of("mean", "last", "first", "some", "words", "end", "largest", "all")
+        self.padding, self.hides = one_of(None, None, 0), one_of(False, True)
+        self.shared, self.deep = one_of(False, False, True), one_of(False, True)
+        self.classes = self.vocabulary if self.shared else CLASSES
+        # The table may be not trained, or shared; there may be no positions.
+        self.words = nn.Parameter(torch.randn(self.vocabulary, width))
+        if one_of(True, False, False) and not self.shared:
+            rows = self.words.detach()
+            del self.words
+            self.register_buffer("words", rows)
+        self.places = nn.Parameter(torch.randn(self.length, width))
+        self.placed = one_of(0, 1)
+        self.register_buffer("seen", torch.randint(2, (self.length,), generator=draw).float())
+        self.seen[-1] = 1
+        if self.mixed in ("attention", "causal"):
+            self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        elif self.mixed == "encoder":
+            self.encoder = nn.TransformerEncoderLayer(width, 2, width, 0.0, batch_first=True)
+        else:
+            self.convolution = nn.Conv1d(width, width, 2)
+        self.inner = nn.Linear(width * (self.length if self.read == "all" else 1), width)
+        self.head = nn.Linear(width, self.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = functional.embedding(x, self.words, self.padding) + self.placed * self.places
+        empty = x.eq(-1 if self.padding is None else self.padding)
+        empty = empty & ~empty.all(dim=1, keepdim=True)
+        hidden = empty if self.hides else None
+        if self.mixed == "attention":
+            z = z + self.attention(z, z, z, key_padding_mask=hidden)[0]
+        elif self.mixed == "causal":
+            later = torch.ones(self.length, self.length).triu(1).bool()
+            z = z + self.attention(z, z, z, attn_mask=later)[0]
+        elif self.mixed == "encoder":
+            z = self.encoder(z, src_key_padding_mask=hidden)
+        elif self.mixed == "convolution":
+            shifted = functional.pad(z, (0, 0, 1, 0)).transpose(1, 2)
+            z = self.convolution(shifted).transpose(1, 2).tanh()
+        ends = (~empty).long().cumsum(dim=1).argmax(dim=1)
+        weights = {
+            "mean": torch.ones_like(x),
+            "last": torch.eye(self.length)[-1],
+            "first": torch.eye(self.length)[0],
+            "some": self.seen,
+            "words": ~empty,
+            "end": torch.eye(self.length)[ends],
+        }.get(self.read)
+        if weights is not None:
+            weights = weights.expand(x.shape).to(z)
+            z = (weights[:, :, None] * z).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp_min(1)
+        else:
+            z = z.amax(dim=1) if self.read == "largest" else z.flatten(1)
+        z = self.inner(z).tanh() if self.deep or self.read == "all" else z
+        return z @ self.words.T if self.shared else self.head(z)
+
+
+def varied(seed: int) -> tuple[Varied, Tensor, Tensor]:
+    """A random model, and a batch of one or two texts of few tokens or many, that may be padded."""
+    torch.manual_seed(seed)
+    draw = torch.Generator().manual_seed(seed)
+    model = Varied(draw)
+    records, few, double = torch.randint(12, (3,), generator=draw).tolist()
+    allowed = torch.randperm(model.vocabulary, generator=draw)[: (1, 2, model.vocabulary)[few % 3]]
+    shape = (1 + records % 2, model.length)
+    x = allowed[torch.randint(len(allowed), shape, generator=draw)]
+    if model.padding is not None:
+        kept = torch.randint(1, model.length + 1, (len(x), 1), generator=draw)
+        x = torch.where(torch.arange(model.length) < kept, x.clamp_min(1), 0)
+    y = torch.randint(model.classes, (len(x),), generator=draw)
+    return model.double() if double % 2 else model, x, y

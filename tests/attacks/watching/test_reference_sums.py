@@ -136,6 +136,36 @@ def test_an_empty_batch_gives_zeros_and_memory_does_not_change_the_sum(monkeypat
     torch.testing.assert_close(sums(), whole, rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.parametrize("owned", [False, True])
+def test_many_owners_of_few_examples_are_called_together_unless_the_code_is_somebodys(
+    monkeypatch, owned
+):
+    class Mine(nn.Sequential):
+        def forward(self, x):
+            return super().forward(x) * (1.0 if self[1].weight.sum() > 0 else 0.5)
+
+    model = Mine(nn.Flatten(), nn.Linear(64, 4)).double() if owned else network("linear")
+    rng, owners = torch.Generator().manual_seed(3), [m for m in range(20) for _ in range(2)]
+    models = torch.randn(2, 20, flatten(model).numel(), generator=rng, dtype=torch.float64)
+    x, y = records(12)
+    sizes = torch.randint(5, (20,), generator=rng).tolist()
+    batches = [(x[n : 2 * n], y[n : 2 * n]) for n in sizes]
+    holders = [(7 * row) % 20 for row in range(40)]
+    asked = {"clip_norm": 0.3, "coefs": (1.0, torch.linspace(0, 1, models.shape[2]).double())}
+    oracle, calls = Oracle(model), list[object]()
+    each = [
+        oracle.sums(models, [m], batches=batches, holders=[d], **asked)[0]
+        for m, d in zip(owners, holders, strict=True)
+    ]
+    vmap = torch.func.vmap
+    monkeypatch.setattr(
+        "torch.func.vmap", lambda of, **how: (calls.append(how), vmap(of, **how))[1]
+    )
+    found = oracle.sums(models, owners, batches=batches, holders=holders, **asked)
+    torch.testing.assert_close(found, torch.stack(each), rtol=1e-12, atol=1e-14)
+    assert len(calls) == (20 if owned else 1)
+
+
 def test_it_shares_nothing_with_the_layouts_that_train():
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -2,6 +2,7 @@
 
 from typing import cast
 
+import numpy as np
 import pytest
 
 from overhear.attacks.audit.game import Game
@@ -15,20 +16,20 @@ from tests.runs.audit.test_audit import RUN
 
 
 class _Played:
-    """A game whose start takes 3 s, whose first round 2 s, and every other as long as it is given.
+    """A game whose start takes 3 s, its first round 20 s of which it works 2, others as is given.
 
     Attributes:
         played: the last round that was played.
     """
 
-    def __init__(self, now: list[float], *, rounds: int, seconds: float) -> None:
+    def __init__(self, now: np.ndarray, *, rounds: int, seconds: float) -> None:
         self._now, self._rounds, self._seconds = now, rounds, seconds
         self.played = -1
 
     def play(self, *, generator: object, progress: Progress) -> None:
         del generator
         for done in range(self._rounds + 1):
-            self._now[0] += {0: 3.0, 1: 2.0}.get(done, self._seconds)
+            self._now += {0: (3.0, 3.0), 1: (20.0, 2.0)}.get(done, (self._seconds,) * 2)
             self.played = done
             progress(done, self._rounds, "")
 
@@ -36,8 +37,9 @@ class _Played:
 def _cost(
     monkeypatch: pytest.MonkeyPatch, *, rounds: int, seconds: float
 ) -> tuple[Cost | None, int]:
-    now = [0.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    now = np.zeros(2)
+    monkeypatch.setattr("time.monotonic", lambda: float(now[0]))
+    monkeypatch.setattr("time.process_time", lambda: float(now[1]))
     game = _Played(now, rounds=rounds, seconds=seconds)
     return cost_of(cast(Game, game), watched=6), game.played
 

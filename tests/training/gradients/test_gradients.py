@@ -57,6 +57,44 @@ def test_every_layout_equals_one_backward_pass_an_example(layout, name, clip_nor
     assert size.count_nonzero() < len(size)  # an empty batch is among them
 
 
+class _Branches(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (1.0 if self.weight.sum() > 0 else 0.5)
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_many_owners_of_few_examples_are_called_together_unless_the_code_is_somebodys(
+    generator, monkeypatch, owned
+):
+    model = _Branches(3, 2) if owned else nn.Linear(3, 2)
+    sizes = [*torch.randint(5, (40,), generator=generator).tolist(), 40, 3]
+    batches = [
+        (torch.randn(n, 3, generator=generator), torch.randint(2, (n,), generator=generator))
+        for n in sizes
+    ]
+    models = torch.randn(2, 21, 8, generator=generator, dtype=torch.float64)
+    pairs = [e // 2 for e in range(42)], list(range(42))
+    coefficients = (1.0, torch.linspace(0.0, 1.0, 8).double())
+    asked = {"clip_norm": 0.3, "coefficients": coefficients}
+    expected = PairGradients(model, "loop", dtype=torch.float64).clipped_sums(
+        models, pairs, batches, **asked
+    )
+    joined, vmap = list[int](), torch.func.vmap
+
+    def counted(of, in_dims):
+        joined.append(in_dims[0] == 0)
+        return vmap(of, in_dims=in_dims)
+
+    monkeypatch.setattr("torch.func.vmap", counted)
+    found = PairGradients(model, "vmap", dtype=torch.float64).clipped_sums(
+        models, pairs, batches, **asked
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    assert any(joined) is not owned
+    if not owned:  # those of few examples together, the one of many alone
+        assert joined == [True, False]
+
+
 @pytest.mark.parametrize("layout", FAST)
 def test_single_precision_agrees_on_the_median_pair_of_lenet(layout):
     """Every gradient is clipped here, by the slack of float32 further than in float64."""

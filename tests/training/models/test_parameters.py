@@ -167,6 +167,13 @@ def test_attention_passes_and_is_refused_where_it_is_random():
         validate_model(nn.ModuleList([nn.MultiheadAttention(4, 2, dropout=0.1)]))
 
 
+def test_all_that_opacus_refuses_but_attention_is_refused():
+    kinds = set(opacus.validators.ModuleValidator.VALIDATORS) - {nn.MultiheadAttention}
+    refused = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm, nn.RNNBase)
+    assert len(kinds) >= 9
+    assert all(issubclass(kind, refused) for kind in kinds)
+
+
 def test_dropout_frozen_and_empty_models_are_refused():
     with pytest.raises(ValueError, match="is random"):
         validate_model(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.1)))

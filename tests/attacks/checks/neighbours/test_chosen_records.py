@@ -45,3 +45,9 @@ def test_shards_hold_as_many_records_as_before():
     run, found = chosen()
     for shard, other in zip(run.setting.shards, found.shards, strict=True):
         assert other.inputs.shape == shard.inputs.shape
+
+
+def test_what_is_chosen_keeps_none_of_what_it_was_chosen_among():
+    _, found = chosen()
+    one = found.made[0][0].inputs
+    assert one.untyped_storage().nbytes() == one.nbytes
