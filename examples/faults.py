@@ -46,6 +46,11 @@ KINDS = {
     "clock": (("secrecy",), "infinite"),
     "date": (("secrecy",), "infinite"),
     "process": (("secrecy",), "infinite"),
+    "public batches": (("secrecy",), "as of rate 1"),
+    "median": (("releases",), "as of a bound that grows with the batch"),
+    "bfloat16": (("noise",), "infinite"),
+    "two rounds": (("noise",), "infinite"),
+    "none at last": (("secrecy",), "infinite"),
     "no noise": (("noise", "secrecy"), "infinite"),
     "a fifth": (("noise",), "as of a fifth of the noise"),
 }
@@ -78,20 +83,24 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             x, y = np.concatenate([x, x[:, ::-1]]), np.concatenate([y, y])
         if fault == "means":
             x = x - x.mean(axis=0)
-        w, lr = np.zeros(WIDTH, dtype), RATE
+        w, lr, first = np.zeros(WIDTH, dtype), RATE, 0
         if fault == "rate of loss":
             lr = RATE / (1 + float(np.mean(np.minimum((x @ w - y) ** 2, 9))))
         noise = np.random.default_rng(_SEEDS[fault]() if fault in _SEEDS else None)
         for step in range(STEPS):
             rate = BATCH / RECORDS * (3 if fault == "thrice the rate" else 1)
-            at = np.flatnonzero(np.random.default_rng().random(len(x)) < rate)
+            draw = np.random.default_rng(step if fault == "public batches" else None)
+            at = np.flatnonzero(draw.random(len(x)) < rate)
             g = (x[at] @ w - y[at])[:, None] * x[at]
             if fault == "clip of the mean":
                 g = BATCH * clipped(g.mean(axis=0, keepdims=True)) if len(at) else g
             elif fault == "by tensors":
                 g = np.hstack([clipped(g[:, :2]), clipped(g[:, 2:])])
             elif fault != "no clip":
-                g = clipped(g, 1.1 * CLIP if fault == "a tenth too long" else CLIP)
+                most = 1.1 * CLIP if fault == "a tenth too long" else CLIP
+                if fault == "median" and len(at):
+                    most = min(CLIP, np.median(np.linalg.norm(g, axis=1)).clip(1e-30))
+                g = clipped(g, most)
             if fault == "dropped beyond 2000" and np.abs(x[at]).max(initial=0) > 2000:
                 g = 0 * g
             if fault == "weights by counts":
@@ -101,6 +110,12 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             if fault == "stopped" and np.mean((x @ w - y) ** 2) > 1.5:
                 break
             z = noise.normal(0, STD * {"no noise": 0, "a fifth": 0.2}.get(fault, 1), WIDTH)
+            if fault == "bfloat16":
+                z = torch.from_numpy(z).bfloat16().double().numpy()
+            if fault == "two rounds" and step in (1, 3):
+                z = first = first if step == 3 else z
+            if fault == "none at last" and step == STEPS - 1:
+                z = 0 * z
             w = hand((w - lr / BATCH * (g.sum(axis=0) + z)).astype(dtype))
         return {"w": w, "lr": lr}
 

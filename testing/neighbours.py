@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,22 +30,26 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import bdtrc
+from scipy.special import bdtrc, gammaincinv
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from ..attacks.checks.frozen import frozen
-from ..attacks.checks.result import Check, Finding
+from ..attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
-from ..training.noise_tests.laws import smaller
+from ..training.noise_tests.laws import at_least, smaller
 from .tape import Tape, Values, differing, leaves, shapes
 
 Scale = float | Callable[[int], float]
 _ROUNDING = 0.01  # of a bound, by which a sum of floats may be off
 _LOST = 16.0  # units in the last place that a value may be off
 _UNSEEN = 5e-4  # chance of equal numbers where none differ, which would tell their spread
+_GRID, _ON_GRID = 2.0**-14, 2.0**-7  # of noise of 16 bits; of float32 the share that lies on it
+_PAIRED = 1000  # numbers of the noise of which every two are compared
+_DOES = f"lie on a grid of {_GRID:.2g}", "come twice"
+_FINE = 2.0**-22  # of a deviation, by which two numbers of float32 are often as near
 _EXTREME = 4  # records of which one is made infinite, and has the largest floats
 
 
@@ -127,7 +132,7 @@ def replay(
         within("rate", rate, "(0, 1]")
     game = _Replays(train, _Records(data), seed=seed, clip=clip, scale=scale)
     game.check_repeated()
-    game.replace_records(records)
+    game.replace_records(records, rate=rate)
     checks = [game.public_check(), game.releases_check(), game.rate_check(rate)]
     return Replayed(
         checks=(*checks, *game.noise_checks(noise)),
@@ -250,7 +255,8 @@ class _Replays:
         self._leak = self._open = self._worst = ""
         self._public = self._compared = 0
         self._in: list[int] = []  # releases that each record was in
-        self._ratio, self._moved = 0.0, set[str]()
+        self._batches, self._adds = Finding(), dict[str, list[NDArray[Any]]]()
+        self._ratio, self._moved = 0.0, set[tuple[int, str]]()  # of which release, and where in it
         # A first training fills caches, and tells whether releases are named.
         tried = self._play({}, warm=True)
         self._by_hand = any("gradient of step" not in one.name for one in tried.releases)
@@ -261,14 +267,14 @@ class _Replays:
         records: dict[int, Any],
         *,
         first: Tape | None = None,
-        entropy: bool = False,
+        entropy: int | None = None,
         warm: bool = False,
         less: int = 0,
     ) -> Tape:
         self.trainings += 1
         tape, data = Tape(first, self._by_hand), self._data.replaced(records, less=less)
         namespace = getattr(getattr(self._train, "func", self._train), "__globals__", {})
-        held = frozen(namespace, seed=None if entropy else self._seed)
+        held = frozen(namespace, seed=self._seed if entropy is None else entropy)
         try:
             with (
                 warnings.catch_warnings(),
@@ -306,10 +312,16 @@ class _Replays:
                 "its randomness from Python, NumPy, torch or the system, in one thread"
             )
 
-    def replace_records(self, count: int) -> None:
+    def replace_records(self, count: int, *, rate: float | None) -> None:
         """Replace so many records, each by some others, and note what moves."""
         chance = np.random.default_rng([self._seed, 1])
-        size = self._data.size
+        size, entropy = self._data.size, _fresh()
+        sizes, alike = chance.choice([1e-3, 1e3], size), list[tuple[set[int], set[int]]]()
+        # Among records of one direction and unlike sizes a bound that follows a batch moves far.
+        unlike = {at: _times(self._data.record(0), sizes[at]) for at in range(size)}
+        mixed = self._attempt(unlike, "records of unlike sizes", first=self._first)
+        below = (rate or 1.0) < 1.0
+        anew = self._play({}, first=self._first, entropy=entropy) if below else None
         for done, at in enumerate(chance.permutation(size)[:count].tolist()):
             other = self._data.record((at + 1 + int(chance.integers(max(1, size - 1)))) % size)
             own, extreme = self._data.record(at), done % _EXTREME == 0
@@ -321,13 +333,43 @@ class _Replays:
                 if tape is not None:
                     tapes[how] = tape
                     self._note_public(tape, how)
-                    moves |= self._note_releases(self._first, tape, how)
+                    moves |= (moved := self._note_releases(self._first, tape, how))
+                if tape and record is other:
+                    self._keep_added(tape, moved)
+                    of = {"first": self._first, "entropy": entropy}
+                    if anew and (again := self._attempt({at: other}, how, **of)):
+                        alike.append((moved, self._note_releases(anew, again, how)))
             for (one, a), (two, b) in combinations(list(tapes.items())[1:], 2):
                 self._note_releases(a, b, f"{one} in place of {two}")
+            if mixed and len(made) > 1:
+                how = f"record {at} times {1 / sizes[at]:g} among such times 0.001 or 1000"
+                turned = unlike | {at: _times(self._data.record(0), 1 / sizes[at])}
+                if tape := self._attempt(turned, how, first=self._first):
+                    self._note_releases(mixed, tape, how)
             self._in.append(len(moves))
+        if rate and alike:
+            self._note_batches(alike, rate)
         tape = self._attempt({}, "one record less", first=self._first, less=1)
-        if tape and (moved := self._beside(tape)[0]):
-            self.remarks["less"] = f"With one record less, {moved}: their number counts as public."
+        if tape and (less := self._beside(tape)[0]):
+            self.remarks["less"] = f"With one record less, {less}: their number counts as public."
+
+    def _keep_added(self, tape: Tape, moved: set[int]) -> None:
+        """Keep what a record adds to the first release that it is in."""
+        for number in sorted(moved)[:1]:
+            values = [of.releases[number - 1].values for of in (self._first, tape)]
+            for at, x, y in _numbers(*values):
+                added = (y.astype(float) - x).ravel()[: _PAIRED // 10] / self._factor(number)
+                self._adds.setdefault(at, []).append(added[np.isfinite(added)])
+
+    def _note_batches(self, alike: list[tuple[set[int], set[int]]], rate: float) -> None:
+        """Of releases that a record is in by either entropy, it is in by both with r / (2 - r)."""
+        either, both = np.array([(len(one | two), len(one & two)) for one, two in alike]).T
+        chance = rate / (2.0 - rate)
+        distinct = {tuple(map(frozenset, of)) for of in alike}  # of a group that comes and goes
+        whole = sum(len(one | two) for one, two in distinct) * bool((either == both).all())
+        told = "releases that {} in are the same with other entropy"
+        self._batches.note(chance**whole, what=told.format("records are"))
+        self._batches.worst(at_least(both, either, chance), lambda _: told.format("a record is"))
 
     def _beside(self, tape: Tape) -> tuple[str, set[str]]:
         """What moved that is no release; and which returned floats did, where none was seen."""
@@ -349,7 +391,7 @@ class _Replays:
         moved, gone = self._beside(tape)
         self._public += len(self._first.events) - len(self._first.releases)
         self._public += len(self._first.returned)
-        self._moved |= gone
+        self._moved |= {(1, at) for at in gone}
         if moved and gone:
             self._open = self._open or f"{moved} with {how}"
         elif moved:
@@ -364,7 +406,7 @@ class _Replays:
                 with np.errstate(all="ignore"):
                     apart.append((y.astype(float) - x.astype(float)).ravel())
                 slack += _LOST * _ulp(x) * _length(x.ravel().astype(float))
-                self._moved |= {at} if apart[-1].any() else set()
+                self._moved |= {(number, at)} if apart[-1].any() else set()
             length = _length(np.concatenate(apart))
             moves |= {number} if length else set()
             bound = self._clip * self._factor(number) if self._clip is not None else a.bound
@@ -423,8 +465,9 @@ class _Replays:
             why = "no rate is claimed" if rate is None else "nothing was seen to leave"
             return Check.not_run("rate", why, applies=rate is not None)
         self.remarks["drawn"] = (
-            "Whether records are drawn independently is not seen: shuffled batches, or batches of "
-            "one size, can pass at a rate that is accounted for as Poisson."
+            "Whether records are drawn independently is not seen: shuffled batches, batches of one "
+            "size, two records that share a draw, or draws that are numbers of the noise, can pass "
+            "at a rate that is accounted for as Poisson."
         )
         found, remedy = Finding(), "draw each record on its own and once, at one rate"
         all_of = rounds * len(self._in)
@@ -441,44 +484,61 @@ class _Replays:
 
     def noise_checks(self, noise: float | None) -> Iterator[Check]:
         """Whether noise is as large as claimed, and new with each entropy."""
-        pairs = [(self._first, self._play({}, first=self._first, entropy=True)) for _ in range(2)]
+        pairs = [(self._first, self._play({}, first=self._first, entropy=_fresh())) for _ in "ab"]
         # Without inputs much of a gradient is 0, so that noise is by itself.
         zero = {at: _times(self._data.record(at), 0.0) for at in range(self._data.size)}
         blank = self._attempt(zero, "inputs of 0")
-        other = blank and self._attempt(zero, "inputs of 0", first=blank, entropy=True)
+        other = blank and self._attempt(zero, "inputs of 0", first=blank, entropy=_fresh())
         if blank and other:
             pairs.append((blank, other))
         drawn = [self._drawn(*pair) for pair in pairs]
-        secrecy, size = Finding(), Finding()
+        secrecy, size, most = Finding(), Finding(), 0
         for at in sorted(set().union(*drawn)):
             here = [of[at] for of in drawn if at in of]
-            x, y, _ = map(np.concatenate, zip(*here, strict=True))
+            x, y, of, _ = map(np.concatenate, zip(*here, strict=True))
             equal = int((x == y).sum())
-            p = float(bdtrc(equal - 1, x.size, _chance_of_equal(x, y))) if equal else 1.0
+            p = float(bdtrc(equal - 1, x.size, _chance_of_equal(x / of, y / of))) if equal else 1.0
             secrecy.note(p, what=f"{equal} of {x.size} numbers of {at or 'what leaves'} are equal")
             if noise is not None and self._first.releases:
-                x, y, factors = here[-1]
+                x, y, factors, places = here[-1]
                 squares = np.square((y.astype(float) - x) / factors / noise) / 2
-                seen = noise * math.sqrt(squares.mean())
+                seen, most = noise * math.sqrt(squares.mean()), max(most, squares.size)
                 size.note(
                     float(smaller(squares.sum(), squares.size)),
                     what=f"noise of at most {seen:.3g} is on the sum in {at or 'what leaves'}, and "
                     f"{noise:.3g} is claimed; add it to the sum, so that scale multiplies both",
                 )
+                some = places < max(1, _PAIRED // int((places == 0).sum()))
+                z = ((y.astype(float) - x) / factors)[some]
+                added = np.concatenate(self._adds.get(at, [z[:0]]))
+                slack = 4.0 * _ulp(x) * float(np.abs(x).max()) / float(factors.min())
+                for unit in (1.0, noise):
+                    told, chances, n = _repeats(z / unit, slack / unit)
+                    own, _, of_own = _repeats(added / unit, slack / unit)
+                    for k, usual, chance, does in zip(told, own, chances, _DOES, strict=True):
+                        # Whole numbers, or one sum that leaves twice, do so without noise as well.
+                        p = float(at_least(k, n, chance)) if usual * n < k * of_own / 2 else 1.0
+                        what = f"{k} of {n} numbers of noise in {at or 'what leaves'} {does}"
+                        size.note(p, what=f"{what}; draw each anew, in float32 or finer")
         nothing = "nothing was seen that leaves and moves"
         if noise is None:
             yield Check.not_run("noise", "no noise is claimed", applies=False)
         elif size.tests:
-            yield size.check("noise", "Noise is as large as claimed")
+            ends = gammaincinv(most / 2, [TOTAL_FALSE_ALARM / size.tests, 0.95])
+            power = f"noise of up to {noise * math.sqrt(ends[0] / ends[1]):.3g} is found in 95 of "
+            power += "100 trainings, and more may pass"
+            yield size.check("noise", "Noise is as large as claimed", beside=power)
         else:
             yield Check.not_run("noise", nothing)
         fault = (
-            "the noise is known to anyone who knows the seed, the clock or the process, or there "
-            "is none; draw it from the system's entropy"
+            "noise or batches are known to anyone who knows the seed, the clock or the process, or "
+            "there is no noise; draw them from the system's entropy"
         )
         if secrecy.tests:
+            secrecy = Finding.of([secrecy, self._batches])
             fault = "" if secrecy.passed else fault
-            yield secrecy.check("secrecy", "Trainings share no noise", fault=fault)
+            unseen = "whether a seed has too few bits is not seen"
+            yield secrecy.check("secrecy", "Trainings share no noise", beside=unseen, fault=fault)
         else:
             yield Check.not_run("secrecy", nothing)
 
@@ -487,13 +547,12 @@ class _Replays:
         both = [(a.values, b.values) for a, b in zip(one.releases, other.releases, strict=False)]
         if not self._first.releases:
             both = [(one.returned, other.returned)]
-        found, before = dict[str, list[Any]](), dict[str, Any]()
+        found = dict[str, list[Any]]()
         for number, values in enumerate(both, start=1):
             for at, x, y in _numbers(*values):
-                stays, before[at] = np.array_equal(before.get(at, np.nan), x), x  # a step of size 0
-                if at in self._moved and not stays and np.isfinite([x, y]).all():
-                    factors = np.full(x.size, self._factor(number))
-                    found.setdefault(at, []).append((x.ravel(), y.ravel(), factors))
+                if (number, at) in self._moved and np.isfinite([x, y]).all():
+                    factors, places = np.full(x.size, self._factor(number)), np.arange(x.size)
+                    found.setdefault(at, []).append((x.ravel(), y.ravel(), factors, places))
         return {
             at: tuple(map(np.concatenate, zip(*parts, strict=True))) for at, parts in found.items()
         }
@@ -518,8 +577,25 @@ def _chance_of_equal(x: NDArray[Any], y: NDArray[Any]) -> float:
     apart = np.abs(y.astype(float) - x)
     if not apart.any():
         return 0.5 if np.array_equal(x, np.rint(x)) else _UNSEEN  # of whole numbers few may occur
-    grid = max(float(apart[apart > 0].min()), _ulp(x) * float(np.abs(x).max()))
+    near, gaps = _LOST * _ulp(x) * float(np.abs(x).max()), np.diff(np.sort(np.append(apart, 0.0)))
+    grid = float(gaps[gaps > near].min(initial=float(apart.max())))
     return min(1.0, 2.0 * grid / math.sqrt(np.square(apart).mean()))
+
+
+def _repeats(numbers: NDArray[Any], slack: float) -> tuple[list[int], list[float], int]:
+    """Of how many numbers, up to slack, some lie on a grid and some come twice; and the chances."""
+    sizes = np.sort(np.abs(numbers[:_PAIRED]))
+    sizes = sizes[sizes > slack]
+    n, steps = sizes.size, sizes / _GRID
+    spread = math.sqrt(np.square(sizes).mean()) if n else 1.0
+    near = slack / spread + _FINE
+    on = int((np.abs(steps - np.rint(steps)) <= slack / _GRID).sum())
+    twice = int((np.diff(sizes) <= near * spread).sum())
+    return [on, twice], [min(1.0, 2 * slack / _GRID + _ON_GRID), min(1.0, 2 * n * near)], n
+
+
+def _fresh() -> int:
+    return random.SystemRandom().getrandbits(64)
 
 
 def _ulp(x: NDArray[Any]) -> float:

@@ -40,6 +40,11 @@ FAULTS = {
     "clock": ("secrecy", "known to anyone who knows the seed"),
     "date": ("secrecy", "known to anyone who knows the seed"),
     "process": ("secrecy", "known to anyone who knows the seed"),
+    "public batches": ("secrecy", "releases that records are in are the same"),
+    "median": ("releases", "among such times 0.001 or 1000"),
+    "bfloat16": ("noise", "40 numbers of noise .* lie on a grid"),
+    "two rounds": ("noise", "8 of 40 numbers of noise .* come twice"),
+    "none at last": ("secrecy", "8 of .* are equal"),
     "no noise": ("noise", "at most 0 .*1.5 is claimed"),
     "a fifth": ("noise", "1.5 is claimed"),  # of 40 numbers half is seen two times in three
 }
