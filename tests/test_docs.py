@@ -362,7 +362,8 @@ def test_every_hyper_parameter_is_documented_with_its_default():
 def test_every_preset_and_scenario_is_documented():
     from overhear.attacks import PRESETS, Scenario
 
-    page = (DOCS / "attacks.md").read_text(encoding="utf-8")
+    pages = [DOCS / "attacks.md", DOCS / "attack-stages.md"]
+    page = "".join(one.read_text(encoding="utf-8") for one in pages)
     for name in (*PRESETS, *Scenario):
         assert f"| `{name}` |" in page
 

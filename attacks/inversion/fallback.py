@@ -6,7 +6,7 @@ under any label, by the preset's distance, and the search did not plainly fail. 
 a search found has to leave less than a fifth of what x0 leaves, of the whole and parameter by
 parameter, each by its own length: a search with hundreds of free pixels takes away half of it and
 more at places that are farther from the truth than x0 is.
-docs/attacks.md has the counts from which the fifth was taken.
+docs/attack-rows.md has the counts from which the fifth was taken.
 
 Under noise an image x with n pixels replaces x0 where one of two tests says so, r being the
 whitened residual:

@@ -57,7 +57,7 @@ def test_an_average_under_noise_and_what_several_records_make_prove_nothing():
 
 @pytest.mark.parametrize("stage", PROVES)
 def test_a_stage_is_documented(stage):
-    rows = (DOCS / "attacks.md").read_text().splitlines()
+    rows = (DOCS / "attack-stages.md").read_text().splitlines()
     assert any(f"`{stage}`" in row.split("|")[1] for row in rows if row.startswith("| `"))
 
 
