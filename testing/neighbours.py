@@ -466,8 +466,8 @@ class _Replays:
             return Check.not_run("rate", why, applies=rate is not None)
         self.remarks["drawn"] = (
             "Whether records are drawn independently is not seen: shuffled batches, batches of one "
-            "size, two records that share a draw, or draws that are numbers of the noise, can pass "
-            "at a rate that is accounted for as Poisson."
+            "size, two records that share a draw, draws of which a part is public, or draws that "
+            "are numbers of the noise, can pass at a rate that is accounted for as Poisson."
         )
         found, remedy = Finding(), "draw each record on its own and once, at one rate"
         all_of = rounds * len(self._in)

@@ -78,6 +78,7 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
         convolutional layers with sigmoids, tanhs, (leaky) ReLUs and pools, the equations do not
         determine the record, or what was found does not explain the gradient.
 
+    >>> from torch import nn
     >>> from overhear.attacks.problem.observation import observe
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
