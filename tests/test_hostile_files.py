@@ -116,6 +116,7 @@ DECODES = (
 # Files outside of the layer that do so, and why they may.
 OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
+    "training/data/load.py": "digits, of the installed scikit-learn",
     "training/data/table_rows.py": "parquet is read there, with the layer's bounds",
     "training/graphs/topologies.py": "a matrix as text, of lines that are bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
