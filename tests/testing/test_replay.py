@@ -28,7 +28,7 @@ FAULTS = {
     "means": ("releases", "2 clip scale"),
     "clip of the mean": ("releases", "before any sum or mean"),
     "by tensors": ("releases", "2 clip scale"),
-    "a tenth too long": ("releases", "in place of .* 2 clip scale"),
+    "a tenth too long": ("releases", "2 clip scale"),
     "no clip": ("releases", "2 clip scale"),
     "dropped beyond 2000": ("releases", "2 clip scale"),
     "weights by counts": ("rate", "is claimed; draw each"),
