@@ -292,6 +292,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # Portions of sets, until one shows no record or all are found.
     kept: list[Tensor] = []
     labels: list[int] = []
+    rank, once = len(spaces.values), list[int]()  # the first of equal records
     common = torch.ones(len(spaces.units), dtype=torch.float64)
     while tries > 0 and len(kept) < seen.records:
         new, used = _portion(
@@ -299,6 +300,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
         )
         tries -= used
         for inputs, pixels, label, count, piece in new:
+            once.append(len(kept))
             kept += [inputs] * count
             labels += [label] * count
             joint = joint - piece
@@ -311,8 +313,9 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
         if rest is None or len(rest.values) != len(spaces.values) - len(new):
             break
         spaces = rest
-    if len(kept) > seen.records:  # more than were sent: nothing is certain
-        return None
+    # Equal records are twice the loss of one where no room is left for the others.
+    if len(kept) + rank - len(once) > seen.records:
+        kept, labels = [kept[k] for k in once], [labels[k] for k in once]
     return Certified(
         inputs=torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
         labels=torch.tensor(labels, dtype=torch.int64),

@@ -181,7 +181,7 @@ def _features(
     every = weight[rows] / delta[rows, None]  # (R, F)
     features = every.mean(dim=0)
     off = (every - features).abs() / features.abs().clamp_min(_SMALLEST)
-    if float(off[:, features.abs() > 1e-12].max()) > 64 * ROUNDING:
+    if bool((off[:, features.abs() > 1e-12] > 64 * ROUNDING).any()):
         return None  # not of one record, or rounded more than float32 is
     # The derivative of the logits is softmax less the label, up to one factor.
     label = delta.argmin()

@@ -112,6 +112,13 @@ def _layer(problem: Problem) -> str | None:
     return first_linear(problem.model, seen.points[0, 0, : seen.gradient.shape[1]], problem.shape)
 
 
+def beside_rank_one(problem: Problem) -> float:
+    """The second singular value of a linear first layer's gradient, over the first."""
+    joint = joint_of(unflatten(problem.model, problem.observation.gradient), _layer(problem) or "")
+    values = torch.linalg.svdvals(joint.flatten(0, -2).double())
+    return float(values[1:2].sum() / values[0].clamp_min(1e-300))
+
+
 def rounding_of_input(problem: Problem) -> float:
     """What rounding of messages may leave in `first_linear_input`, over the input's length.
 
@@ -352,7 +359,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     changed = joint_of(unflatten(model, observation.gradient[0]), name).double()
     start = joint_of(unflatten(model, point), name).double()
-    if len(changed) == 1:  # a row has rank 1, of whatever batch
+    if len(changed) == 1:  # which has no second row to speak for it
         return None
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate) if rate else 0.0
@@ -368,6 +375,9 @@ def repeated_input(problem: Problem) -> Tensor | None:
         if len(values) > 1 and float(values[1]) <= edge and float(values[0]) > _CLEAR * edge:
             break
     else:
+        return None
+    # One row has rank 1, of whatever batch and mask.
+    if float(left[:, 0].abs().topk(2).values[1]) * float(values[0]) <= edge:
         return None
     # The right direction is the input beside a 1 for the bias, up to a factor.
     direction, last = right[0], abs(float(right[0, -1]))

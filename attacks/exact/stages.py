@@ -9,7 +9,6 @@ gradients are subtracted and the rest remains as an observation of fewer records
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from .first_layer import (
     PICTURE,
     Fit,
     angle_of_others,
+    beside_rank_one,
     first_linear_input,
     fitted,
     repeated_input,
@@ -152,14 +152,11 @@ def count_proven(stages: Sequence[str]) -> int:
     >>> count_proven(["2 certified, 1 by optimisation"] * 3), count_proven(["exact", "prior"])
     (2, 1)
     """
-    count = 0
-    for stage, alike in itertools.groupby(stages):
-        many = len(list(alike))
-        if part := _PART.fullmatch(stage):  # every record of such a batch has this stage
-            many = int(part[1]) * -(-many // sum(map(int, part.groups())))
-        elif proof_of(stage) is not Proof.RECORD:
-            many = 0
-        count += many
+    count, rest = 0, list(stages)
+    while rest:  # of a batch that is certified in part, records may be public guesses
+        part = _PART.fullmatch(rest[0])
+        count += int(part[1]) if part else proof_of(rest[0]) is Proof.RECORD
+        rest = rest[sum(map(int, part.groups())) if part else 1 :]
     return count
 
 
@@ -189,6 +186,9 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
         return None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
+    # Deep layers may hide of the whole what several records leave of the first.
+    if beside_rank_one(problem) > max(allowed, _allowed(problem.observation)):
+        return None
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
@@ -198,9 +198,9 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
 
 
 def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
-    """A record under another loss, where several would not have one direction as well."""
-    if certified is None or certified.loss is None:
-        return certified
+    """A record under any loss, where several would not have one direction as well."""
+    if certified is None:
+        return None
     pixels = problem.box.pixels(certified.inputs)[0]
     return certified if angle_of_others(problem, pixels) > _APART else None
 
@@ -225,6 +225,7 @@ def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
     if seen.local_steps == 1:
         last = last_layer(seen, problem.model, classes=problem.classes)
         told = last is not None and last.bias is not None and _tells_labels(last.bias)
+        told = told and problem.classes > 2
         loss = OtherLoss(left=None, factors=None, labelled=told)
     return Certified(found, _label(problem, found), loss)
 
@@ -359,15 +360,20 @@ def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -
     fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
     if fit is None or not fit.left <= max(allowed, _allowed(seen)):
         return None
-    labels, factors = fit.slopes.argmin(dim=1), None
-    if seen.clip_norm is None and (factors := _factors(fit)) is not None:
+    labels, factors = fit.slopes.argmin(dim=1), _factors(fit)
+    if factors is not None:
         factors = factors * seen.records
-        if bool(((factors - 1).abs() <= _ALIKE).all()):
+        if seen.clip_norm is None and bool(((factors - 1).abs() <= _ALIKE).all()):
             return Certified(inputs, labels)
+        # Of two classes the negative entropy of one is that of the other, by a factor of its own.
+        one = len(factors) > 1 and bool((factors.max() - factors.min()) <= _ALIKE * factors.max())
+        others = fit.logits.softmax(dim=1).scatter(1, labels[:, None], 0.0).sort(dim=1).values
+        several = bool((others[:, -2] > 10 * _ALIKE * others[:, -1]).all())
+        factors = factors if one or several else None
     loss = OtherLoss(
         left=fit.left,
-        factors=None if factors is None else tuple(factors.tolist()),
-        labelled=_tells_labels(fit.slopes),
+        factors=None if factors is None or seen.clip_norm else tuple(factors.tolist()),
+        labelled=factors is not None,
     )
     return Certified(inputs, labels, loss)
 
@@ -387,7 +393,7 @@ def _factors(fit: Fit) -> Tensor | None:
 
 
 def _tells_labels(slopes: Tensor) -> bool:
-    """Whether each of (B, C) derivatives sums to 0 with one negative number: that of the label."""
+    """Whether each of (B, C) derivatives sums to 0 with one negative number, as of a label."""
     sums, sizes = slopes.sum(dim=1).abs(), slopes.abs().sum(dim=1)
     one = (slopes < -_ALIKE * sizes[:, None]).sum(dim=1) == 1
     return bool((one & (sums <= _ALIKE * sizes)).all())

@@ -60,7 +60,7 @@ import torch
 from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
-from ..exact.stages import Proof, proof_of
+from ..exact.stages import count_proven
 from ..posterior import Candidates, Posterior, sent_by, squared
 from ..problem.objective import cosine_distance, whitened_residual
 from ..problem.observation import Observation, sent_gradients
@@ -138,9 +138,10 @@ def fall_back(
 
 def _explains_more(problem: Problem, found: Found, record: int) -> bool:
     """Whether a gradient without noise speaks for an image, against the prior image."""
-    if proof_of(found.stage) is Proof.RECORD:  # by its own certificate, whatever else is left
+    seen = problem.observation
+    if record < count_proven([found.stage] * seen.records):  # whatever else is left
         return True
-    seen, ours = problem.observation, _sent(problem, found.pixels, found.labels)
+    ours = _sent(problem, found.pixels, found.labels)
     alone = seen.records == 1
     if float(cosine_distance(ours, seen)) > (_FAILED_ALONE if alone else _FAILED):
         return False

@@ -6,6 +6,7 @@ answers must not prove a record then; and each stage of `STAGES` must find its o
 none can be added without a row here.
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -181,6 +182,39 @@ def _false(
         changed = replace(seen, gradient=null(problem, seed) + noise)
         count += _answers(replace(problem, observation=changed), proof=null is not _noise)
     return count
+
+
+def _deep(seed: int) -> WORLD:
+    """Sigmoids that hide of the whole gradient what two records leave of the first layer's."""
+    sides = (8, 16, 16, 16, 3)
+    pairs = [(nn.Linear(*at), nn.Sigmoid()) for at in itertools.pairwise(sides)]
+    return _world(nn.Sequential(*list(itertools.chain(*pairs))[:-1]), (8,), 3, seed=seed)
+
+
+def _one_label(problem: Problem, seed: int) -> Tensor:
+    draw = torch.Generator().manual_seed(3000 + seed)
+    x, y = torch.rand(2, 8, generator=draw, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
+    point, of = problem.observation.points[0, 0], Sent(clip_norm=None)
+    return sent_gradient(problem.model, point, inputs=x, targets=y, of=of).detach()[None]
+
+
+def test_two_records_behind_deep_layers_are_not_one():
+    assert _false(_deep, _one_label) == 0
+
+
+@pytest.mark.parametrize(("factor", "classes", "labelled"), [(-1, 2, False), (0.5, 4, True)])
+def test_of_two_classes_another_loss_tells_no_label(factor, classes, labelled):
+    torch.manual_seed(0)
+    problem, x = _world(
+        _mlp(12, classes), (8,), classes, seed=0,
+        loss=lambda z, y: factor * nn.functional.cross_entropy(z, y),
+    )  # fmt: skip
+    found = solve_exactly(problem, torch.Generator().manual_seed(0))
+    assert isinstance(found, Found)
+    assert found.loss is not None
+    assert (found.stage, found.loss.labelled) == ("exact", labelled)
+    assert (found.loss.factors is not None) is labelled
+    assert float((found.pixels - x).abs().max()) < 1e-6
 
 
 def test_every_stage_has_a_row():

@@ -66,6 +66,8 @@ def test_of_a_batch_that_is_certified_in_part_that_part_is_proven():
     assert proof_of(name) is Proof.PART
     assert count_proven([name] * 4) == 2  # of two such batches
     assert count_proven([name, "prior"]) == 1  # the other is not supported
+    more = part_name(4, 2)
+    assert count_proven([more] * 2 + ["prior"] + [more] * 2 + ["prior"]) == 4
     said = after(stage=[name] * 2, relative_residual=0.9)
     assert said.startswith("A leak is shown: 1 of 2 records can be had")
     assert said.endswith("The others were searched for.")

@@ -78,6 +78,16 @@ def test_equal_records_are_counted():
     assert pairs(found.inputs, found.labels) == pairs(x, y)
 
 
+def test_twice_the_loss_makes_no_equal_records():
+    x, y, model = rows(6), torch.tensor([0, 1, 1, 0, 1, 1]), network(84)
+    seen = seen_of(model, x, y)
+    found = attack(replace(seen, gradient=2 * seen.gradient), model, 84)
+    assert found is not None
+    said = pairs(found.inputs, found.labels)
+    assert len(said) >= 3
+    assert len(said) == len(set(said))
+
+
 def test_single_precision_and_standardised_columns_are_told_apart():
     x, y = rows(12).float(), torch.arange(12) % 3
     mean, std = torch.linspace(0.1, 0.5, 84), torch.linspace(0.2, 1.0, 84)
