@@ -40,7 +40,7 @@ from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
 from ..training.noise_tests.laws import at_least, smaller
-from .tape import Tape, Values, differing, leaves, shapes
+from .tape import Tape, Values, differing, differs, leaves, moved_first, ulp
 
 Scale = float | Callable[[int], float]
 _ROUNDING = 0.01  # of a bound, by which a sum of floats may be off
@@ -304,8 +304,8 @@ class _Replays:
     def check_repeated(self) -> None:
         """Refuse a training that gives something else on equal data with equal randomness."""
         found = self._play({})
-        moved = _moved(self._first, found, releases=True)
-        if moved := moved or _differs("what is returned:", self._first.returned, found.returned):
+        moved = moved_first(self._first, found, releases=True)
+        if moved := moved or differs("what is returned:", self._first.returned, found.returned):
             raise InputError(
                 f"train gave two things for the same data and the same randomness: {moved}. So "
                 "nothing follows of what a record moves; make all state inside train, and take "
@@ -375,7 +375,7 @@ class _Replays:
         """What moved that is no release; and which returned floats did, where none was seen."""
         first, floats = self._first, set[str]()
         if not first.releases:  # what is returned may be what leaves under noise
-            floats = {at for at, x, _ in _numbers(first.returned, first.returned) if _ulp(x)}
+            floats = {at for at, x, _ in _numbers(first.returned, first.returned) if ulp(x)}
         gone = {
             at
             for at in floats
@@ -385,7 +385,7 @@ class _Replays:
             {at: v for at, v in one.returned.items() if at not in floats or not np.ndim(v)}
             for one in (first, tape)
         )
-        return _moved(first, tape) or _differs("what is returned:", of, there), gone
+        return moved_first(first, tape) or differs("what is returned:", of, there), gone
 
     def _note_public(self, tape: Tape, how: str) -> None:
         moved, gone = self._beside(tape)
@@ -405,7 +405,7 @@ class _Replays:
             for at, x, y in _numbers(a.values, b.values):
                 with np.errstate(all="ignore"):
                     apart.append((y.astype(float) - x.astype(float)).ravel())
-                slack += _LOST * _ulp(x) * _length(x.ravel().astype(float))
+                slack += _LOST * ulp(x) * _length(x.ravel().astype(float))
                 self._moved |= {(number, at)} if apart[-1].any() else set()
             length = _length(np.concatenate(apart))
             moves |= {number} if length else set()
@@ -511,7 +511,7 @@ class _Replays:
                 some = places < max(1, _PAIRED // int((places == 0).sum()))
                 z = ((y.astype(float) - x) / factors)[some]
                 added = np.concatenate(self._adds.get(at, [z[:0]]))
-                slack = 4.0 * _ulp(x) * float(np.abs(x).max()) / float(factors.min())
+                slack = 4.0 * ulp(x) * float(np.abs(x).max()) / float(factors.min())
                 for unit in (1.0, noise):
                     told, chances, n = _repeats(z / unit, slack / unit)
                     own, _, of_own = _repeats(added / unit, slack / unit)
@@ -577,7 +577,7 @@ def _chance_of_equal(x: NDArray[Any], y: NDArray[Any]) -> float:
     apart = np.abs(y.astype(float) - x)
     if not apart.any():
         return 0.5 if np.array_equal(x, np.rint(x)) else _UNSEEN  # of whole numbers few may occur
-    near, gaps = _LOST * _ulp(x) * float(np.abs(x).max()), np.diff(np.sort(np.append(apart, 0.0)))
+    near, gaps = _LOST * ulp(x) * float(np.abs(x).max()), np.diff(np.sort(np.append(apart, 0.0)))
     grid = float(gaps[gaps > near].min(initial=float(apart.max())))
     return min(1.0, 2.0 * grid / math.sqrt(np.square(apart).mean()))
 
@@ -596,26 +596,3 @@ def _repeats(numbers: NDArray[Any], slack: float) -> tuple[list[int], list[float
 
 def _fresh() -> int:
     return random.SystemRandom().getrandbits(64)
-
-
-def _ulp(x: NDArray[Any]) -> float:
-    return float(np.finfo(x.dtype).eps) if x.dtype.kind == "f" else 0.0
-
-
-def _differs(what: str, one: Values, other: Values) -> str:
-    found = differing(one, other)
-    return f"{what} {found}" if found else ""
-
-
-def _moved(first: Tape, tape: Tape, *, releases: bool = False) -> str:
-    """What moved first beside releases, or with them; empty where nothing did."""
-    for one, other in zip(first.events, tape.events, strict=False):
-        if one.name != other.name:
-            return f"{other.name} came in place of {one.name}"
-        values = [of.values if releases or not one.release else shapes(of) for of in (one, other)]
-        if differs := _differs(one.name, *values):
-            return differs
-    if (n := len(first.events)) != (m := len(tape.events)):
-        last = max(first.events, tape.events, key=len)[min(n, m)].name
-        return f"{n} things were shown and became {m}, as {last} came in one alone"
-    return ""

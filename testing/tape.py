@@ -222,6 +222,31 @@ def shapes(event: Event) -> Values:
 _tapes: list[Tape] = []  # at most one
 
 
+def ulp(x: NDArray[Any]) -> float:
+    """The unit in the last place of floats of its kind; 0 of whole numbers."""
+    return float(np.finfo(x.dtype).eps) if x.dtype.kind == "f" else 0.0
+
+
+def differs(what: str, one: Values, other: Values) -> str:
+    """What of a thing differs first, in words; empty where nothing does."""
+    found = differing(one, other)
+    return f"{what} {found}" if found else ""
+
+
+def moved_first(first: Tape, tape: Tape, *, releases: bool = False) -> str:
+    """What moved first beside releases, or with them; empty where nothing did."""
+    for one, other in zip(first.events, tape.events, strict=False):
+        if one.name != other.name:
+            return f"{other.name} came in place of {one.name}"
+        values = [of.values if releases or not one.release else shapes(of) for of in (one, other)]
+        if found := differs(one.name, *values):
+            return found
+    if (n := len(first.events)) != (m := len(tape.events)):
+        last = max(first.events, tape.events, key=len)[min(n, m)].name
+        return f"{n} things were shown and became {m}, as {last} came in one alone"
+    return ""
+
+
 def released(value: Any) -> Any:
     """Say that something leaves a training, which goes on with what this returns.
 

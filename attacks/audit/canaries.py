@@ -69,8 +69,7 @@ def drawn_norms(
     [[81.4, 6.45, 1.33, 1590.0, 0.569], [547.0, 66.1, 154.0, 4660000000.0, 0.523]]
     """
     powers = generator.random((agents, long + short))
-    bounds = np.array([_FAR] * long + [SHORTEST] * short)
-    norms = bounds**powers
+    norms = np.array([_FAR] * long + [SHORTEST] * short) ** powers
     far = math.sqrt(torch.finfo(dtype).max) / 1e4 / _FAR
     at = slice(_EVERY - 1, long, _EVERY)
     norms[:, at] = _FAR * far ** powers[:, at]

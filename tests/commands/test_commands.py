@@ -137,7 +137,6 @@ def folder(tmp_path_factory):
         ("ray", "sweep sweep.toml --out new --backend ray", "ray"),
         ("joblib", "sweep sweep.toml --out new", "joblib"),
         ("sklearn", "train run.toml --out new", "scikit-learn"),
-        ("opacus", "train run.toml --out new", "opacus"),
         ("safetensors", "train run.toml --out new", "safetensors"),
         ("PIL", "attack run --images 1", "pillow"),
         ("skimage", "attack run --images 1", "scikit-image"),

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, needs
 from .readers import Records, read_cifar10, read_idx_folder, read_image_folder, read_libsvm
 from .store import Examples, Shard, Store, TensorStore
 
@@ -399,8 +399,9 @@ _ROOT_HOLDS = {
 @cache  # reading the text takes longer than training on it for a round
 def _digit_records() -> Records:
     package = find_spec("sklearn")  # whose modules take more memory than all else but torch
-    data = Path(str(package and package.origin)).parent / "datasets" / "data"
-    rows = np.loadtxt(data / "digits.csv.gz", delimiter=",")
+    if package is None or package.origin is None:
+        raise needs("digits", "sklearn")
+    rows = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     images = rows[:, :-1].reshape(-1, 1, 8, 8) / 16.0  # 17 shades of grey
     return Records(inputs=images, targets=rows[:, -1].astype(np.int64))
 

@@ -216,23 +216,21 @@ def _of(
     pattern = how.pattern
     # The view of all rounds; where a record may be in each, the first leak settles it.
     view = streamed_view(traces, effective, victims=victims, until_leak=pattern.is_every)
-    repeated = [(traces.start, 1), *traces.rounds]
-    parts = [part for part, count in repeated for _ in range(count)]
-    finite = Status.HEURISTIC if any(p.blames for p, _ in repeated) else Status.PROVEN
+    each = [(traces.start, 1), *traces.rounds]
+    parts = [part for part, count in each for _ in range(count)]
+    finite = Status.HEURISTIC if any(p.blames for p, _ in each) else Status.PROVEN
     found = []
     for victim in victims:
         # All rounds are one release, which moves in a ball if every contribution does.
-        own = [contributions_of(part, [victim])[2] * count for part, count in repeated]
+        own = [contributions_of(part, [victim])[2] * count for part, count in each]
         bounds = [b for of in own for b in of]
         bounds = bounds[: len(view.rounds(victim))]  # a view that leaks ends early
         mu = _without_rounding(_joint_sensitivity(view, victim, bounds, pattern))
-        reaches = {reach for part, _ in repeated for reach, _ in part.reaches(victim)}
+        reaches = {reach for part, _ in each for reach, _ in part.reaches(victim)}
         reach = Reach.BALL if reaches == {Reach.BALL} else Reach.SUM
         if not pattern.is_every:  # what takes a record's place has rounds of its own
             reach = Reach.SUM
-        whole = all(
-            draws.whole for p, _ in repeated for _, _, draws in p.of_victim(victim).values()
-        )
+        whole = all(draws.whole for p, _ in each for _, _, draws in p.of_victim(victim).values())
         release = Release(
             traces.per_multiplier(mu), 1.0, 1, len(bounds), 0, reach, not pattern.is_every
         )._replace(whole=whole)
