@@ -41,7 +41,7 @@ from ...training.step.values import LocalSteps
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from .canaries import Directions, HappenedRound, drawn_norms, rounds_with_canaries
+from .canaries import Directions, HappenedRound, drawn_norms, furthest, rounds_with_canaries
 from .canary_noise import Residue
 from .game import Game, Scores
 from .observed_rows import ObservedRows, Projected, RowsSeen
@@ -352,9 +352,13 @@ def has_one_host(traces: AlgorithmTrace) -> bool:
     Args:
         traces: of the run.
     """
+    of_cohorts = (g for g in _contributions(traces) if g.cohort is not None)
+    return any(g.drawn.scheme == Scheme.FIXED for g in of_cohorts)
+
+
+def _contributions(traces: AlgorithmTrace) -> list[Contributions]:
     parts = (traces.start, *(one for one, _ in traces.rounds))
-    groups = [g for part in parts for g in part.groups if isinstance(g, Contributions)]
-    return any(g.cohort is not None and g.drawn.scheme == Scheme.FIXED for g in groups)
+    return [g for part in parts for g in part.groups if isinstance(g, Contributions)]
 
 
 def reason_against(traces: AlgorithmTrace) -> str:
@@ -427,8 +431,9 @@ class AgentGame(Game):
     ) -> list[Observed]:
         """See `Game.run`."""
         directions = Directions(len(self.hosts), self.dimension, generator=generator)
-        dtype = self.setting.dtype
-        (lengths,) = drawn_norms(1, len(self.hosts), 0, dtype=dtype, generator=generator)
+        most = max(float(g.bounds.max(initial=0.0)) for g in _contributions(self.traces))
+        far = furthest(self.setting.dtype, most)
+        (lengths,) = drawn_norms(1, len(self.hosts), 0, far=far, generator=generator)
         out = -1 if self.replace else 0
         part = {host: 1 if coin else out for host, (coin,) in zip(self.hosts, coins, strict=True)}
         norms = dict(zip(self.hosts, lengths.tolist(), strict=True))

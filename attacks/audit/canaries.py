@@ -7,7 +7,7 @@ own w coordinates of the parameters, with a random sign at each,
     loss of canary j at the point x = sign * length * <u_j, x>
 
 The gradient is sign * length * u_j wherever x is. Lengths of canaries that are guessed are spread
-log-uniformly, three of four from C to 1,000 C and every fourth from there to the longest of which
+log-uniformly, three of four from C to 1,000 C and the fourth from there to the longest of which
 the engine's precision can square the norm, so that it is the real clipping that brings each to C; a
 few more, that nobody guesses, are spread from C / 2 to C and must not be changed by it. The sign is
 drawn afresh for every release and round. Everything else that a record meets is the run's own:
@@ -51,29 +51,37 @@ from ..checks.watched_run import to_cpu
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
 SHORTEST = 0.5
-_FAR, _EVERY = 1000.0, 4  # in clip norms; one canary of four is longer
+_FAR, _SHARE = 1000.0, 0.25  # in clip norms; which share of canaries is longer
 
 
 def drawn_norms(
-    agents: int, long: int, short: int, *, dtype: torch.dtype, generator: np.random.Generator
+    agents: int, long: int, short: int, *, far: float, generator: np.random.Generator
 ) -> np.ndarray:
     """(agents, long + short) norms of canaries before clipping, in clip norms.
 
-    Of the first three of four are log-uniform from 1 to 1,000 and every fourth from 1,000 to 1e-4
-    of the root of the largest number of `dtype`, beyond which an engine may drop the record
-    or refuse its batch; the others are log-uniform from a half to 1.
+    Of the first three of four, by chance, are log-uniform from 1 to 1,000 and the fourth from there
+    to `far`; the others are log-uniform from a half to 1.
 
-    >>> how = {"dtype": torch.float32, "generator": np.random.default_rng(0)}
+    >>> how = {"far": furthest(torch.float32, 1.0), "generator": np.random.default_rng(0)}
     >>> norms = drawn_norms(2, 4, 1, **how)
     >>> [[float(f"{norm:.3g}") for norm in row] for row in norms]
-    [[81.4, 6.45, 1.33, 1590.0, 0.569], [547.0, 66.1, 154.0, 4660000000.0, 0.523]]
+    [[81.4, 2040000.0, 1.33, 1590.0, 0.569], [547.0, 27600000000.0, 154.0, 42.7, 0.523]]
     """
     powers = generator.random((agents, long + short))
     norms = np.array([_FAR] * long + [SHORTEST] * short) ** powers
-    far = math.sqrt(torch.finfo(dtype).max) / 1e4 / _FAR
-    at = slice(_EVERY - 1, long, _EVERY)
-    norms[:, at] = _FAR * far ** powers[:, at]
-    return np.asarray(norms)
+    norms[:, :long] *= np.where(
+        generator.random((agents, long)) < _SHARE, _FAR * (far / _FAR**2) ** powers[:, :long], 1.0
+    )
+    return norms
+
+
+def furthest(dtype: torch.dtype, clip_norm: float) -> float:
+    """The longest gradient, in clip norms, that no engine may drop or refuse: 1e-4 of what squares.
+
+    >>> f"{furthest(torch.float32, 1.0):.2g}", f"{furthest(torch.float32, 1e6):.2g}"
+    ('1.8e+15', '1.8e+09')
+    """
+    return max(_FAR, math.sqrt(torch.finfo(dtype).max) / 1e4 / max(1.0, clip_norm))
 
 
 class Directions:

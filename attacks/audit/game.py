@@ -41,6 +41,7 @@ from .canaries import (
     PlantedGradients,
     codes_of,
     drawn_norms,
+    furthest,
     rounds_with_canaries,
     with_codes_behind,
     with_codes_in_place,
@@ -420,9 +421,8 @@ class CanaryGame(Game):
         directions = Directions(self.directions, self.dimension, generator=generator)
         agents, hosts = len(self.setting.shards), len(self.hosts) if self.apart else 1
         long = self.of_each * hosts
-        short = self.directions - long
-        dtype = self.setting.dtype
-        norms = drawn_norms(agents, long, short, dtype=dtype, generator=generator)
+        far = furthest(self.setting.dtype, self.clip_norm)
+        norms = drawn_norms(agents, long, self.directions - long, far=far, generator=generator)
         if self.batch_clipped:
             norms[:] = LENGTH
         return directions, PlantedGradients(

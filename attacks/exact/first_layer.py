@@ -364,9 +364,8 @@ def repeated_input(problem: Problem) -> Tensor | None:
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate) if rate else 0.0
     rounded += max(rounding_of(observation.gradient), observation.rounding) * _size(changed)
-    edge = (
-        (_EDGE if rate else _SUMMED) * rounded * sum(math.sqrt(length) for length in changed.shape)
-    )
+    times = _EDGE if rate else _SUMMED
+    edge = times * rounded * sum(math.sqrt(length) for length in changed.shape)
     # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
     for decayed in (None, start, flat):  # of the bias too, or of the weights alone

@@ -411,8 +411,6 @@ STAGES = (
     Stage(name="peeling", solve=_peeled),
     Stage(name="censored", solve=_censored),
     Stage(name="certified", solve=_separated, several=True),  # on the CPU, as LAPACK's work
-    Stage(
-        name="one direction", solve=_alike, proves=Proof.NOTHING
-    ),  # which several would have, too
+    Stage(name="one direction", solve=_alike, proves=Proof.NOTHING),  # several have one, too
 )
 """In the order in which they are tried, until one finds something."""

@@ -37,15 +37,7 @@ from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
 from ..problem.labels import likeliest_label, recover_labels, stands_out
 from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
-from ..problem.problem import (
-    Found,
-    Imprint,
-    OtherLoss,
-    Problem,
-    build_box,
-    home_of,
-    with_buffers,
-)
+from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
 from .checkpoint import Checkpoint, digest
 from .fallback import (

@@ -359,7 +359,8 @@ class OtherLoss:
         if self.left is None:
             return (
                 "the record is exact by the first layer alone; the rest of the gradient is not of "
-                "the declared model and loss, as under dropout, momentum or weight decay"
+                "the declared model and loss, as under dropout, momentum or weight decay; where "
+                "a column of that layer was masked, the record has a zero that says nothing"
             )
         exact = "what is exact is so under any loss of the outputs"
         said = "the gradient is of another loss or clip than the one declared"

@@ -23,10 +23,8 @@ from .request import BATCH, BatchRequest
 _MOST_STEPS = 100
 _LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments
 _SCALES = (("mean", "std"), ("low", "high"))
-_Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
-
-
 _BEYOND = 0.01  # of the range, that rounding may leave
+_Held = Mapping[str, Any]  # what is said by name, each of the type that its reader gives
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -121,9 +121,7 @@ def _width(font: Any, text: str) -> int:
 
 
 _LAST = "height, width, channels"
-AS_THE_TRUTH = (
-    0.01  # of the blind guess's error, up to which another order of pixels is the truth's
-)
+AS_THE_TRUTH = 0.01  # of the blind guess's error, up to which an order is that of the truth
 _SMOOTH = 0.7  # times the variation: an order in which a picture is this much smoother is its own
 
 

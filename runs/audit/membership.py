@@ -12,13 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
-from ...attacks.membership.membership import (
-    Attacked,
-    Inference,
-    Played,
-    Trainer,
-    infer_membership,
-)
+from ...attacks.membership.membership import Attacked, Inference, Played, Trainer, infer_membership
 from ...attacks.membership.pool import Pool, make_pool
 from ...attacks.membership.roc import ATTACKED, Measured, ProvenLimit, Rate, exceeds, measure
 from ...attacks.membership.scores import AVERAGE, OWNER

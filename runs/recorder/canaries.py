@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...attacks.audit.canaries import drawn_norms
+from ...attacks.audit.canaries import drawn_norms, furthest
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
@@ -65,7 +65,8 @@ class GradientCanaries:
         # Evenly over all layers; there is nothing secret in them.
         self._at: NDArray[np.int64] = np.arange(planted.count) * total // planted.count
         rng = np.random.default_rng()
-        (self._norms,) = drawn_norms(1, planted.count, 0, dtype=torch.float32, generator=rng)
+        far = furthest(torch.float32, 1.0)
+        (self._norms,) = drawn_norms(1, planted.count, 0, far=far, generator=rng)
         self._first = int(planted.positions[0])
         self._ordinary = torch.zeros(planted.count, dtype=torch.float64)
         self.scores = np.zeros(planted.count)
@@ -85,7 +86,7 @@ class GradientCanaries:
         rows, at = flat[ordinary], torch.from_numpy(self._at).to(flat.device)
         factors = (clip / rows.norm(dim=1).clamp(min=clip)).to(rows.dtype)
         self._ordinary = (factors @ rows)[at].double().cpu()
-        most = math.sqrt(torch.finfo(flat.dtype).max) / 2  # which half precision can square
+        most = max(1.0, math.sqrt(torch.finfo(flat.dtype).max) / 4 / max(1.0, clip))  # is squared
         for row, canary in inside:
             flat[row] = 0.0
             flat[row, int(self._at[canary])] = min(self._norms[canary], most) * clip

@@ -9,6 +9,8 @@ from overhear.attacks.audit.canaries import (
     Directions,
     PlantedGradients,
     coded,
+    drawn_norms,
+    furthest,
     uncoded,
 )
 from overhear.attacks.checks.reference_sums import Oracle
@@ -159,3 +161,11 @@ def test_codes_beside_targets_of_any_kind_come_back(shape):
     own, found = uncoded(coded(targets, codes))
     torch.testing.assert_close(own, targets, rtol=0, atol=0)
     assert found.tolist() == codes.tolist()
+
+
+@pytest.mark.parametrize("clip", [1e-6, 1.0, 1e6, 1e12])
+def test_a_drawn_gradient_can_be_squared_and_one_alone_may_be_far(clip):
+    far, rng = furthest(torch.float32, clip), np.random.default_rng(0)
+    norms = np.array([drawn_norms(1, 1, 0, far=far, generator=rng).item() for _ in range(400)])
+    assert np.isfinite((norms * clip).astype(np.float32) ** 2).all()
+    assert 60 < int((norms > 1000).sum()) < 140  # a quarter, give or take 4.6 deviations

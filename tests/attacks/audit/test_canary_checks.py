@@ -38,7 +38,7 @@ def _noise(change=None, *, present: float = 0.1, seed: int = 0, v: float = 2.0) 
     rng = np.random.default_rng(seed)
     z = rng.normal(size=SHAPE)
     part = (rng.random(SHAPE) < present) * rng.choice([-1.0, 1.0], size=SHAPE)
-    drawn = drawn_norms(4, 175, 25, dtype=torch.float32, generator=rng)
+    drawn = drawn_norms(4, 175, 25, far=1.8e15, generator=rng)
     norms = np.broadcast_to(drawn[:, None], SHAPE)
     if change is not None:
         z = change(z, part, norms)
