@@ -52,6 +52,7 @@ KINDS = {
     "two rounds": (("noise",), "infinite"),
     "none at last": (("secrecy",), "infinite"),
     "no noise": (("noise", "secrecy"), "infinite"),
+    "one with little": (("noise",), "as of a fiftieth of the noise in one round"),
     "a fifth": (("noise",), "as of a fifth of the noise"),
 }
 OF_TORCH = {
@@ -110,6 +111,8 @@ def by_hand(fault="", *, dtype=np.float64, hand=released):
             if fault == "stopped" and np.mean((x @ w - y) ** 2) > 1.5:
                 break
             z = noise.normal(0, STD * {"no noise": 0, "a fifth": 0.2}.get(fault, 1), WIDTH)
+            if fault == "one with little" and step == 2:
+                z = z / 50
             if fault == "bfloat16":
                 z = torch.from_numpy(z).bfloat16().double().numpy()
             if fault == "two rounds" and step in (1, 3):

@@ -502,12 +502,13 @@ class _Replays:
             if noise is not None and self._first.releases:
                 x, y, factors, places = here[-1]
                 squares = np.square((y.astype(float) - x) / factors / noise) / 2
-                seen, most = noise * math.sqrt(squares.mean()), max(most, squares.size)
-                size.note(
-                    float(smaller(squares.sum(), squares.size)),
-                    what=f"noise of at most {seen:.3g} is on the sum in {at or 'what leaves'}, and "
-                    f"{noise:.3g} is claimed; add it to the sum, so that scale multiplies both",
-                )
+                most = max(most, squares.size)
+                on = f"the sum in {at or 'what leaves'}, and {noise:.3g} is claimed; add it to the "
+                on += "sum, so that scale multiplies both"
+                # All releases together, and each alone, of which some may have less.
+                for part in (squares, *np.split(squares, np.flatnonzero(places == 0)[1:])):
+                    less, seen = smaller(part.sum(), part.size), noise * math.sqrt(part.mean())
+                    size.note(float(less), what=f"noise of at most {seen:.3g} is on {on}")
                 some = places < max(1, _PAIRED // int((places == 0).sum()))
                 z = ((y.astype(float) - x) / factors)[some]
                 added = np.concatenate(self._adds.get(at, [z[:0]]))
