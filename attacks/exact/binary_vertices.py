@@ -53,6 +53,15 @@ def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> 
     return None
 
 
+def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) -> str | None:
+    """The same of an observation, where every number of that layer's gradient is held."""
+    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
+    if name is None:
+        return None
+    held = seen.holds(model, *(parameter_name(name, of) for of in ("weight", "bias")))
+    return name if held else None
+
+
 def _is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:
@@ -280,7 +289,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # One intercept in float64, and the first linear layer's gradient with its bias beside it.
     seen, tries = observation.only(0), TRIES
     seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
-    name = first_linear(model, seen.points[0, 0], shape)
+    name = first_held(model, seen, shape)
     if name is None:
         return None
     joint = joint_of(unflatten(model, seen.gradient[0]), name)

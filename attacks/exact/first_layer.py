@@ -48,10 +48,9 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.labels import last_layer
-from ..problem.observation import Observation, Sent, sent_gradient, sent_gradients
+from ..problem.observation import Observation, Sent, rounding_of, sent_gradient, sent_gradients
 from ..problem.problem import Problem, with_buffers
-from .binary_vertices import first_linear, joint_of, parameter_name
-from .patches import rounding_of
+from .binary_vertices import first_held, first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _FIRST = 0.05  # residual of the first tensor alone, which may be a small part of the whole
@@ -107,9 +106,8 @@ def first_linear_input(problem: Problem) -> Tensor | None:
 
 
 def _layer(problem: Problem) -> str | None:
-    """The name of the first layer, where it is linear."""
-    seen = problem.observation
-    return first_linear(problem.model, seen.points[0, 0, : seen.gradient.shape[1]], problem.shape)
+    """The name of the first layer, where it is linear and its gradient is held."""
+    return first_held(problem.model, problem.observation, problem.shape)
 
 
 def beside_rank_one(problem: Problem) -> float:
@@ -207,6 +205,11 @@ def fitted(
         return None
     model, x = with_buffers(model, torch.float64), inputs.double()
     layers = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
+    names = [name for name, _ in model.named_parameters()]
+    if not observation.holds(model, *names[-1 - (last.bias is not None) :]):
+        return None
+    flags = observation.shown
+    shown = [None] * len(names) if flags is None else list(unflatten(model, flags).values())
     worst: Fit | None = None
     for k, point in enumerate(observation.points[:, 0].double()):
         held: list[tuple[Tensor, Tensor]] = []
@@ -230,7 +233,10 @@ def fitted(
             (slopes * logits).sum(), list(values.values()), allow_unused=True
         )
         target = list(unflatten(model, observation.gradient[k].double()).values())
-        off = [float((g if m is None else m - g).norm()) for m, g in zip(made, target, strict=True)]
+        off = [
+            float((g if m is None else (m if of is None else m * of) - g).norm())
+            for m, g, of in zip(made, target, shown, strict=True)
+        ]
         sizes = [float(g.norm()) for g in target]
         first = off[0] / max(sizes[0], 1e-300)
         left = math.hypot(*off) / max(math.hypot(*sizes), 1e-300)
@@ -304,6 +310,8 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 
 
 _ROUNDS = 30  # of d and c in turn
+_SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
+_OFF = 1e-5  # of it, that rounding may leave
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
 _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounded by itself
 _CLEAR = 30.0  # times that: the leading one
@@ -363,9 +371,21 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate) if rate else 0.0
-    rounded += max(rounding_of(observation.gradient), observation.rounding) * _size(changed)
+    parts = (changed[:, :-1], changed[:, -1])
+    cast = math.hypot(*(rounding_of(part) * float(part.norm()) for part in parts))
+    rounded += max(cast / math.sqrt(changed.numel()), observation.rounding * _size(changed))
     times = _EDGE if rate else _SUMMED
     edge = times * rounded * sum(math.sqrt(length) for length in changed.shape)
+    # Numbers that were left out follow from the others if these are of rank 1.
+    open_to = 0.0
+    if _layer(problem) is None and observation.shown is not None:
+        held = joint_of(unflatten(model, observation.shown), name)
+        made = _completed(changed, held, left=edge)
+        if made is None:
+            return None
+        least = changed[held].abs().min()
+        open_to = float(least / changed[:, -1].abs().max())  # of a number that no row holds
+        changed = made
     # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
     for decayed in (None, start, flat):  # of the bias too, or of the weights alone
@@ -386,7 +406,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
         return None
     # The error that rounding leaves; within it the record lies in its box.
-    error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
+    error = rounded / (last * float(values[0])) * (1 + float(found.abs().max())) + open_to
     wide = box.to(dtype=torch.float64)
     pixels = wide.pixels(found)
     error /= float(wide.span.min())
@@ -398,6 +418,30 @@ def repeated_input(problem: Problem) -> Tensor | None:
     least = _APART * edge / float(values[0])
     apart = angle_of_others(problem, pixels, left[:, 0])
     return box.inputs(pixels)[None] if apart > least else None
+
+
+def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
+    """A matrix of rank 1 from those of its numbers that are held.
+
+    Rows and columns that share numbers with those that are known become known; what they all share
+    is more than they need, and tells whether the rank is 1. None where it is not, or the last
+    column stays open; other columns without a number are 0.
+    """
+    held = held & (changed != 0)
+    rows = held[:, -1]
+    scale = torch.where(rows, changed[:, -1], 0.0)
+    columns = torch.zeros_like(changed[0])
+    for _ in range(_ROUNDS):
+        weights = held * scale[:, None]
+        columns = (weights * changed).sum(dim=0) / weights.square().sum(dim=0).clamp_min(1e-300)
+        weights = held * columns
+        scale = (weights * changed).sum(dim=1) / weights.square().sum(dim=1).clamp_min(1e-300)
+    made = scale[:, None] * columns
+    off = torch.where(held, made - changed, 0.0)
+    spare = int(held.sum()) - int((scale != 0).sum()) - int((columns != 0).sum())
+    size = float(torch.linalg.vector_norm(changed))
+    sure = bool(rows.any()) and spare >= _SPARE
+    return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 
 def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None = None) -> float:

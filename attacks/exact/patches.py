@@ -37,7 +37,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import twice_differentiable
+from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
@@ -129,14 +129,6 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     flat = patches.new_zeros(math.prod(input_shape))
     found = flat.scatter(0, embedding.pixels.flatten(), patches.flatten()).reshape(input_shape)
     return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
-
-
-def rounding_of(gradient: Tensor) -> float:
-    """Half of the relative spacing of the coarsest type that holds every value."""
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        if torch.equal(gradient.to(dtype).to(gradient), gradient):
-            return torch.finfo(dtype).eps / 2
-    return torch.finfo(torch.float64).eps / 2
 
 
 def _agrees(

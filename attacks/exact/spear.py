@@ -403,7 +403,8 @@ def separate_records(problem: Problem, generator: torch.Generator) -> Separated 
     """
     observation, model = problem.observation, problem.model
     # The clip of a mean is one factor of all records, like those of (1).
-    if observation.is_noisy or not replace(observation, mean_of=None).is_plain:
+    plain = replace(observation, mean_of=None).is_plain and observation.shown is None
+    if observation.is_noisy or not plain:
         return None
     best: Separated | None = None
     for k in range(len(observation.gradient)):

@@ -89,6 +89,7 @@ class Stage:
         proves: what follows from it that it found a batch.
         several: whether it is for batches; None where also for one record.
         noisy: whether it is for gradients under noise.
+        whole: whether it takes every number of a gradient for what was sent.
     """
 
     name: str
@@ -96,10 +97,13 @@ class Stage:
     proves: Proof = Proof.RECORD
     several: bool | None = False
     noisy: bool = False
+    whole: bool = True
 
     def applies(self, problem: Problem) -> bool:
         """Whether it is tried on a problem."""
         seen = problem.observation
+        if self.whole and seen.shown is not None:
+            return False
         return seen.is_noisy is self.noisy and self.several in (None, seen.records > 1)
 
 
@@ -403,14 +407,14 @@ FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, n
 
 STAGES = (
     FIRST_LAYER,
-    Stage(name="exact", solve=_read),
-    Stage(name="rank one", solve=_repeated),  # of what is not as it is declared behind that layer
+    Stage(name="exact", solve=_read, whole=False),
+    Stage(name="rank one", solve=_repeated, whole=False),  # of what is not as it is declared behind that layer
     Stage(name="imprint", solve=_isolated, several=None),  # of models that were crafted
     Stage(name="patches", solve=lambda at, _: _patched(at, embedded_patches(at))),
     Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),
     Stage(name="peeling", solve=_peeled),
     Stage(name="censored", solve=_censored),
-    Stage(name="certified", solve=_separated, several=True),  # on the CPU, as LAPACK's work
+    Stage(name="certified", solve=_separated, several=True, whole=False),  # on the CPU, as LAPACK's work
     Stage(name="one direction", solve=_alike, proves=Proof.NOTHING),  # several have one, too
 )
 """In the order in which they are tried, until one finds something."""

@@ -34,7 +34,7 @@ from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.labels import likeliest_label, recover_labels, stands_out
+from ..problem.labels import likeliest_label, recognised, recover_labels, stands_out
 from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
@@ -82,6 +82,7 @@ def build_problem(
     box = build_box(bounds, shape, dtype=dtype)
     posed = observation.to(device=HOST)
     posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
+    posed, _ = recognised(posed, model, classes=classes)
     if labels is None and not preset.joint_labels:
         labels = recover_labels(posed, model, classes=classes)
     if prior_image is not None:

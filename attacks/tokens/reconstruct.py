@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
-from ..exact.patches import rounding_of
-from ..problem.observation import HOST, Observation
+from ..problem.observation import HOST, Observation, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of, likely_labels
 from .certificate import (

@@ -25,12 +25,13 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...attacks.problem.labels import recognised
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, probe_tokens, token_table
 from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.tensor_file import TensorFile
-from ...training.models.parameters import build_model, flatten
+from ...training.models.parameters import build_model, flatten, unflatten
 from .batch import BatchFacts
 from .layouts import CONVERT, Layout, whole_model, with_kinds
 from .prior_records import read_tensors
@@ -62,12 +63,14 @@ class Gradients(NamedTuple):
         points: (K, D) parameters at which they were taken; None where the file holds none.
         buffers: of the model, by name, as the file holds them beside parameters.
         notes: what was taken to be so, in sentences.
+        missing: parameters without a gradient in some intercept, whose rows hold zeros for it.
     """
 
     rows: Tensor
     points: Tensor | None
     buffers: Mapping[str, Tensor]
     notes: Sequence[str]
+    missing: frozenset[str]
 
 
 def gradients_of(
@@ -109,7 +112,7 @@ def gradients_of(
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
     layout = Layout(model=model, input_shape=input_shape)
-    buffers = dict[str, Tensor]()
+    buffers, missing = dict[str, Tensor](), set[str]()
 
     def flat(held: Mapping[str, Tensor], kind: str, index: int | None) -> Tensor:
         where = f"{file.path}: " if index is None else f"{file.path}, intercept {index}: "
@@ -117,6 +120,9 @@ def gradients_of(
         stored = {n: named.pop(n) for n, _ in model.named_buffers() if n in named}
         if kind == "parameter":
             buffers.update(stored)
+        elif set(named) & set(shapes):  # a part of the gradient says something, too
+            missing.update(set(shapes) - set(named))
+            named = {n: torch.zeros(shape) for n, shape in shapes.items()} | named
         check_tensors(named, shapes, where=where, kind=kind)
         return torch.cat([named[name].to(dtype).flatten() for name in shapes])
 
@@ -131,7 +137,7 @@ def gradients_of(
     # An intercept without parameters of its own has those without a number.
     at = [k if k in parameters else None for k in order] if parameters else []
     points = torch.stack([flat(parameters[k], "parameter", k) for k in at]) if at else None
-    return Gradients(stacked, points, buffers, layout.notes)
+    return Gradients(stacked, points, buffers, layout.notes, frozenset(missing))
 
 
 def _intercepts(
@@ -247,7 +253,7 @@ def build_problem(
         TypeError: A gradient holds integers, or the function returns no network.
     """
     # Gradients have to be the model's, and labels among its classes.
-    network, classes, (gradients, points, stored, notes) = _fitting(file, facts, model)
+    network, classes, (gradients, points, stored, notes, missing) = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
@@ -276,6 +282,22 @@ def build_problem(
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
     # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
+    table = token_table(network, facts.input_shape)
+    shown, whole = None, table is not None or facts.noise_std > 0
+    if missing and whole:
+        raise InputError(
+            f"{file.path} has no gradient of {_listed(sorted(missing))}; of tokens, and under "
+            "noise, give one for each of named_parameters(), of all layers"
+        )
+    parts = unflatten(network, gradients)
+    held = {name: bool(part.any()) for name, part in parts.items()}
+    if not whole and not all(held.values()):
+        shown = torch.cat([torch.full((p[0].numel(),), held[n]) for n, p in parts.items()])
+        absent = [name for name, of in held.items() if not of]
+        notes += [
+            f"gradients of {len(absent)} of {len(held)} parameters are missing or 0 throughout "
+            f"({_listed(absent)}), and are taken to say nothing, as of frozen layers"
+        ]
     observation = Observation(
         gradient=gradients,
         points=points[:, None].contiguous(),
@@ -285,14 +307,18 @@ def build_problem(
         mean_of=float(facts.records) if facts.clip_batch else None,
         local_steps=facts.local_steps,
         local_rate=facts.local_rate,
+        shown=shown,
     )
+    if table is None:
+        observation, said = recognised(observation, network, classes=classes)
+        notes += said
     posed = Posed(
         model=network,
         facts=facts,
         classes=classes,
         observation=observation,
         parameters_from=origin,
-        table=token_table(network, facts.input_shape),
+        table=table,
         statistics_given=weights is not None or bool(stored),
         notes=notes,
     )
