@@ -110,6 +110,23 @@ def _layer(problem: Problem) -> str | None:
     return first_held(problem.model, problem.observation, problem.shape)
 
 
+def least_records(observation: Observation, model: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many records a gradient is of at least: the rank of a linear first layer's; 0 if unclear.
+
+    Each record adds one direction of [x, 1]; a rank counts where a gap to rounding shows it.
+    """
+    name = None if observation.is_noisy else first_held(model, observation, shape)
+    if name is None or observation.local_steps > 1 or len(observation.gradient) > 1:
+        return 0
+    joint = joint_of(unflatten(model, observation.gradient[0]), name).double()
+    values = torch.linalg.svdvals(joint)
+    unit = max(observation.rounding, torch.finfo(torch.float32).eps)
+    floor = _SUMMED * unit * _size(joint) * sum(math.sqrt(side) for side in joint.shape)
+    rank = int((values > floor).sum())
+    clear = rank < min(len(values), joint.shape[1] - 1)
+    return rank if clear and float(values[rank - 1]) > _CLEAR * floor else 0
+
+
 def beside_rank_one(problem: Problem) -> float:
     """The second singular value of a linear first layer's gradient, over the first."""
     joint = joint_of(unflatten(problem.model, problem.observation.gradient), _layer(problem) or "")
@@ -377,14 +394,11 @@ def repeated_input(problem: Problem) -> Tensor | None:
     times = _EDGE if rate else _SUMMED
     edge = times * rounded * sum(math.sqrt(length) for length in changed.shape)
     # Numbers that were left out follow from the others if these are of rank 1.
-    open_to = 0.0
     if _layer(problem) is None and observation.shown is not None:
         held = joint_of(unflatten(model, observation.shown), name)
         made = _completed(changed, held, left=edge)
         if made is None:
             return None
-        least = changed[held].abs().min()
-        open_to = float(least / changed[:, -1].abs().max())  # of a number that no row holds
         changed = made
     # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
@@ -406,7 +420,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
         return None
     # The error that rounding leaves; within it the record lies in its box.
-    error = rounded / (last * float(values[0])) * (1 + float(found.abs().max())) + open_to
+    error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
     wide = box.to(dtype=torch.float64)
     pixels = wide.pixels(found)
     error /= float(wide.span.min())
@@ -420,12 +434,90 @@ def repeated_input(problem: Problem) -> Tensor | None:
     return box.inputs(pixels)[None] if apart > least else None
 
 
+def open_numbers(problem: Problem) -> tuple[int, float]:
+    """How many numbers of a record no row of the first layer's gradient holds, and their bound.
+
+    Of what was left out nothing is larger than what is held.
+    """
+    seen, model = problem.observation, problem.model
+    name = first_linear(model, seen.points[0, 0], problem.shape)
+    if seen.shown is None or name is None:
+        return 0, 0.0
+    changed = joint_of(unflatten(model, seen.gradient[0]), name)
+    held = joint_of(unflatten(model, seen.shown), name) & (changed != 0)
+    count = int((~held[:, :-1].any(dim=0)).sum())
+    most = changed[:, -1].abs().max().clamp_min(1e-300)
+    least = changed[:, :-1][held[:, :-1]].abs().min()
+    return count, float(least / most) if count else 0.0
+
+
+def scaled_input(problem: Problem) -> list[Tensor]:
+    """Inputs (1, *shape) that a first layer's gradient without that of the bias leaves open.
+
+    The gradient has the direction of the input; its length is tried, from next to 0 to the end of
+    the box, finer about the length that leaves least of the rest under any label.
+    """
+    seen, model, box = problem.observation, problem.model, problem.box
+    name = first_linear(model, seen.points[0, 0], problem.shape)
+    if seen.records != 1 or name is None or not seen.holds(model, parameter_name(name, "weight")):
+        return []
+    weight = unflatten(model, seen.gradient)[parameter_name(name, "weight")].flatten(0, -2).double()
+    right = torch.linalg.svd(weight, full_matrices=False)[2][0]
+    way = (right / right.abs().max()).reshape(1, *problem.shape).to(box.span)
+    low, high = box.inputs(torch.zeros_like(way)), box.inputs(torch.ones_like(way))
+    most = float(torch.maximum(low.abs(), high.abs()).max())
+    labels = torch.arange(problem.classes, device=way.device)[:, None]
+
+    def left(size: float) -> float:
+        tried = (residual(seen, model, inputs=size * way, targets=label) for label in labels)
+        return min(tried) if problem.labels is None else residual(
+            seen, model, inputs=size * way, targets=problem.labels
+        )
+
+    found = []
+    for sign in (1.0, -1.0):
+        sizes = (torch.arange(1, _LENGTHS + 1) * (sign * most / _LENGTHS)).tolist()
+        at = min(sizes, key=left)
+        reach = most / _LENGTHS
+        while reach > 1e-9 * most:  # by thirds
+            tried = (at - 2 * reach / 3, at - reach / 3, at, at + reach / 3, at + 2 * reach / 3)
+            at, reach = min(tried, key=left), reach / 2
+        found.append(at * way)
+    return found
+
+
+_LENGTHS = 64
+
+
+def shares_of(problem: Problem, inputs: Tensor, rows: Tensor) -> Tensor:
+    """(F,) factors of records under the declared loss, 1 where they are not seen.
+
+    Taking a record's outer product d [x, 1]^T w times from a first layer's gradient J lowers its
+    rank where 1 / w = [x, 1] J^+ d, whatever the others are.
+
+    Args:
+        inputs: (F, *shape) records of the batch.
+        rows: (F, D) their gradients under the declared loss.
+    """
+    seen, ones = problem.observation, inputs.new_ones(len(inputs))
+    if (name := _layer(problem)) is None:
+        return ones
+    joint = joint_of(unflatten(problem.model, seen.gradient[0].double()), name)
+    inverse = torch.linalg.pinv(joint, rtol=1e-6)
+    fed = torch.cat([inputs.flatten(1), ones[:, None]], dim=1).double()
+    slopes = unflatten(problem.model, rows.double())[parameter_name(name, "bias")]
+    found = seen.records / ((fed @ inverse) * slopes).sum(dim=1)
+    far = (found - 1).abs() > 1e-3
+    sure = far & found.isfinite() & (found > 0)
+    return torch.where(sure, found, 1.0).to(ones)
+
+
 def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     """A matrix of rank 1 from those of its numbers that are held.
 
     Rows and columns that share numbers with those that are known become known; what they all share
     is more than they need, and tells whether the rank is 1. None where it is not, or the last
-    column stays open; other columns without a number are 0.
+    column or three in four others stay open; those without a number are 0.
     """
     held = held & (changed != 0)
     rows = held[:, -1]
@@ -440,7 +532,7 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     off = torch.where(held, made - changed, 0.0)
     spare = int(held.sum()) - int((scale != 0).sum()) - int((columns != 0).sum())
     size = float(torch.linalg.vector_norm(changed))
-    sure = bool(rows.any()) and spare >= _SPARE
+    sure = bool(rows.any()) and spare >= _SPARE and 4 * int((columns != 0).sum()) > len(columns)
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 

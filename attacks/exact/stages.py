@@ -29,9 +29,12 @@ from .first_layer import (
     beside_rank_one,
     first_linear_input,
     fitted,
+    open_numbers,
     repeated_input,
     residual,
     rounding_of_input,
+    scaled_input,
+    shares_of,
 )
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
@@ -187,6 +190,9 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     another loss it counts where several records would not have rank 1.
     """
     if (inputs := first_linear_input(problem)) is None:
+        for scaled in scaled_input(problem) if problem.observation.shown is not None else ():
+            if _explains(problem, scaled, label := _label(problem, scaled), allowed=0.0):
+                return Certified(scaled, label)
         return None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
@@ -230,7 +236,7 @@ def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
         last = last_layer(seen, problem.model, classes=problem.classes)
         told = last is not None and last.bias is not None and _tells_labels(last.bias)
         told = told and problem.classes > 2
-        loss = OtherLoss(left=None, factors=None, labelled=told)
+        loss = OtherLoss(left=None, factors=None, labelled=told, open=open_numbers(problem))
     return Certified(found, _label(problem, found), loss)
 
 
@@ -326,9 +332,15 @@ def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified |
 def _part(problem: Problem, inputs: Tensor, labels: Tensor) -> Part:
     """Certified records, and the gradient of the others."""
     seen = problem.observation
-    count, left = len(inputs), seen.records - len(inputs)
-    known = sent_gradients(seen, problem.model, inputs=inputs, targets=labels).detach()
-    rest = (seen.gradient * seen.records - known * count) / left
+    left = seen.records - len(inputs)
+    rows = torch.stack([
+        sent_gradients(seen, problem.model, inputs=x[None], targets=y[None]).detach()
+        for x, y in zip(inputs, labels, strict=True)
+    ])  # (F, K, D)
+    shares = shares_of(problem, inputs, rows[:, 0])  # times records: 1 under the declared loss
+    rest = (seen.gradient * seen.records - (shares[:, None, None] * rows).sum(dim=0)) / left
+    if float(shares.max() - shares.min()) <= _ALIKE * float(shares.max()):
+        rest = rest / shares.mean()  # of a sum in place of a mean
     return Part(
         pixels=problem.box.pixels(inputs),
         labels=labels,

@@ -347,15 +347,23 @@ class OtherLoss:
             first layer alone speaks for the record.
         factors: of the declared loss, one for each record; None where it is no multiple of that.
         labelled: whether its derivative in the logits shows the labels.
+        open: how many numbers of a record were left out with the gradient's, and their bound.
     """
 
     left: float | None
     factors: tuple[float, ...] | None
     labelled: bool
+    open: tuple[int, float] = (0, 0.0)
 
     @property
     def words(self) -> str:
         """The same in a sentence."""
+        if self.open[0]:
+            return (
+                f"the record is exact by the first layer, but for {self.open[0]} numbers of which "
+                "that layer's gradient holds none: they are shown as 0, and are at most "
+                f"{self.open[1]:.2g} in size as the network is fed"
+            )
         if self.left is None:
             return (
                 "the record is exact by the first layer alone; the rest of the gradient is not of "

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...attacks.exact.first_layer import least_records
 from ...attacks.problem.labels import recognised
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, probe_tokens, token_table
@@ -312,6 +313,12 @@ def build_problem(
     if table is None:
         observation, said = recognised(observation, network, classes=classes)
         notes += said
+        if (least := least_records(observation, network, facts.input_shape)) > facts.records:
+            raise InputError(
+                f"records={facts.records} cannot make a gradient of rank {least} in a first linear "
+                f"layer: it adds up at least {least} records, as of a larger batch, several "
+                f"batches (momentum, local steps) or several senders; give records={least} or more"
+            )
     posed = Posed(
         model=network,
         facts=facts,
