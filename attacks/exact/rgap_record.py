@@ -207,11 +207,6 @@ def read_chain(
     Returns:
         The layers from the input on, each max-pool before its activation; None where a layer is
         of another kind, is used twice or shares its parameters.
-
-    >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-    >>> chain = read_chain(model, dict(model.named_parameters()), (1, 4, 4))
-    >>> [type(layer).__name__ for layer in chain]
-    ['Affine', 'Activation', 'Reshape', 'Affine']
     """
     modules = _flat(model, "")
     if modules is None:

@@ -80,28 +80,18 @@ def recognised(
     Looked for are weight decay, of which the last layer's gradient tells the factor (that of the
     cross-entropy sums to 0 over the classes, whatever the batch); numbers that were left out,
     where none that is held is small (top-k); and casts. Noise hides all of this.
-
-    >>> from dataclasses import replace
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model, flat = nn.Linear(4, 3), torch.linspace(-1, 2, 15)
-    >>> seen = observe(
-    ...     model, flat, inputs=torch.rand(4, 4), targets=torch.tensor([2, 0, 2, 2]),
-    ...     clip_norm=None, noise_std=0.0, generator=torch.Generator(),
-    ... )
-    >>> decayed = replace(seen, gradient=seen.gradient + 0.01 * flat)
-    >>> plain, [said] = recognised(decayed, model, classes=3)
-    >>> said, bool((plain.gradient - seen.gradient).norm() < 1e-6)
-    ('0.01 times the parameters is taken off the gradient, as of weight decay', True)
     """
     seen, said, every = observation, list[str](), observation.gradient
     if seen.is_noisy or not seen.is_plain or not bool(every.any()):
         return seen, said
     if (decayed := _decayed(seen, model, classes=classes)) is not None:
         seen, factor = decayed
-        said.append(f"{factor:.3g} times the parameters is taken off the gradient, as of weight decay")
-    parts = unflatten(model, seen.gradient)
+        said.append(
+            f"{factor:.3g} times the parameters is taken off the gradient, as of weight decay"
+        )
+    parts = unflatten(model, every)
     left = {name: rounding_of(part) * float(part.norm()) for name, part in parts.items()}
-    cast = math.hypot(*left.values()) / float(every.norm())
+    cast = math.hypot(*left.values()) / float(seen.gradient.norm())
     if cast > torch.finfo(torch.float32).eps:
         seen = replace(seen, rounding=max(seen.rounding, cast))
     if any(_is_sparse(part, left=left[name]) for name, part in parts.items()):
@@ -156,7 +146,7 @@ def _is_sparse(part: Tensor, *, left: float) -> bool:
     return bool(beside.any()) and least > max(_LARGE * float(sizes.median()), step)
 
 
-_FITS, _SHOWS, _MANY, _LARGE = 1e-3, 100.0, 20, 0.2
+_FITS, _SHOWS, _MANY, _LARGE, _LEAST = 1e-3, 100.0, 20, 0.2, 0.01
 
 
 def recover_labels(
@@ -202,7 +192,9 @@ def recover_labels(
     offsets = probabilities.to(observation.gradient)
     # Without a bias the row sums stand in: activations are not negative, their scale is unknown.
     entries = (layer.weight.sum(dim=2) if layer.bias is None else layer.bias).mean(dim=0)
+    most = float(entries.abs().max())  # of a mean of p - y; more or next to nothing is scaled
     known_scale = layer.bias is not None and observation.clip_norm is None
+    known_scale = known_scale and _LEAST / observation.records < most <= 1 + _FITS
     counts = _counts(entries, offsets, records=observation.records, known_scale=known_scale)
     return torch.repeat_interleave(torch.arange(classes), counts)
 

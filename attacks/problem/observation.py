@@ -430,7 +430,7 @@ def rounding_of(values: Tensor) -> float:
     True
     >>> step = float(x.max()) / 127
     >>> of = rounding_of((x / step).round() * step)
-    >>> bool(of * x.square().mean().sqrt() > 0.49 * step)
+    >>> bool(of * x.square().mean().sqrt() > 0.28 * step)
     True
     """
     held = values.detach().double()
@@ -454,7 +454,7 @@ def rounding_of(values: Tensor) -> float:
     for part in range(1, 9):
         step = span / round(span * part / float(gaps.min()))
         if float(((levels - levels[0]) / step + 0.5).frac().sub(0.5).abs().max()) < _ON_GRID:
-            return max(found, step / 2 / size)
+            return max(found, step / math.sqrt(12) / size)
     return found
 
 

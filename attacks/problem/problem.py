@@ -384,23 +384,31 @@ class OtherLoss:
 class Certified(NamedTuple):
     """Records of a batch, each by itself: (F, *shape) normalised inputs, and their labels (F,).
 
-    `loss` is None where the gradient is of the declared one.
+    A label is -1 where several fit; `loss` is None where the gradient is of the declared one, and
+    `left` what conditions of a stage of its own leave, relative to their size.
     """
 
     inputs: Tensor
     labels: Tensor
     loss: OtherLoss | None = None
+    left: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Found:
-    """A batch, how it was found and at what cost."""
+    """A batch, how it was found and at what cost, and how far the observation speaks for it.
+
+    Of a batch that is certified in part these are the records that are, and `rest` is the others'.
+    """
 
     pixels: Tensor  # (B, *shape)
     labels: Tensor  # (B,)
     iterations: int
     stage: str
     loss: OtherLoss | None = None
+    rest: Observation | None = None
+    supported: tuple[bool, ...] = ()
+    reached: float = math.nan
 
 
 def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bool) -> Tensor:

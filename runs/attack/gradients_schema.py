@@ -104,6 +104,8 @@ class GradientAttack(Described):
     """Where the parameters came from at which the gradients were taken."""
     parameters: Count
     """How many the model has."""
+    held: Fraction = 1.0
+    """Share of their gradient's numbers that the file holds."""
     intercepts: Count
     device: str = ""
     """Where it searched; empty in files of older versions."""

@@ -389,7 +389,9 @@ def _result(
         weighed = found.stage == "posterior"
         stage = [found.stage if held or weighed else "prior" for held in found.supported]
         objective, iterations, loss = found.objective, found.iterations, found.loss
-        left, of_noise = _residual(posed, found), _residual_of_noise(posed)
+        (left, factor), of_noise = _residual(posed, found), _residual_of_noise(posed)
+        if factor is not None and loss is None:
+            notes = [*notes, f"the gradient is {factor:.3g} times that of the declared loss"]
         if loss is not None:
             left = left if loss.left is None else loss.left
             labels = labels if loss.labelled else [-1] * len(labels)
@@ -400,6 +402,7 @@ def _result(
         model=model,
         parameters_from=posed.parameters_from,
         parameters=gradient.shape[1],
+        held=1.0 if (of := posed.observation.shown) is None else float(of.double().mean()),
         intercepts=len(gradient),
         preset=preset,
         input_shape=list(facts.input_shape),
@@ -538,14 +541,18 @@ def _is_interrupted(out: Path) -> bool:
     )
 
 
-def _residual(posed: Posed, found: Reconstruction) -> float:
-    """||g - o|| / ||o|| of what was found."""
+def _residual(posed: Posed, found: Reconstruction) -> tuple[float, float | None]:
+    """||g - o|| / ||o|| of what was found, or of a multiple that explains far more, and that."""
     seen = posed.observation
     sent = sent_gradients(
         seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
     )
-    left = torch.linalg.vector_norm((sent.detach() - seen.gradient).double())
-    return float(left / torch.linalg.vector_norm(seen.gradient.double()))
+    ours, theirs = sent.detach().double(), seen.gradient.double()
+    factor = float((ours * theirs).sum() / ours.square().sum().clamp_min(1e-300))
+    size = theirs.norm()
+    left, scaled = (float((f * ours - theirs).norm() / size) for f in (1.0, factor))
+    free = not seen.is_noisy and seen.clip_norm is None and seen.local_steps == 1
+    return (scaled, factor) if free and factor > 0 and scaled < left / 10 else (left, None)
 
 
 def _residual_of_noise(posed: Posed) -> float:

@@ -49,6 +49,12 @@ def conclusion(found: GradientAttack) -> str:
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
     left = found.relative_residual
+    if left < _EXPLAINED and found.held < 1:
+        return (
+            f"A leak is possible: what was found makes what is held of the gradient "
+            f"({found.held:.0%} of its numbers), up to {figure(left, 2)} of its norm. Other "
+            "batches may make that too; only the truth can tell."
+        )
     if left < _EXPLAINED:
         return (
             f"A leak is likely: what was found makes the gradient, up to {figure(left, 2)} of its "

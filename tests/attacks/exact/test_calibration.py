@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from overhear.attacks.exact.stages import STAGES, Part, Proof, Stage, proof_of, solve_exactly
+from overhear.attacks.exact.stages import STAGES, Proof, Stage, proof_of, solve_exactly
 from overhear.attacks.inversion.fallback import fall_back
 from overhear.attacks.problem.observation import Observation, Sent, sent_gradient
 from overhear.attacks.problem.problem import Box, Certified, Found, Problem
@@ -160,9 +160,7 @@ def _answers(problem: Problem, *, proof: bool) -> bool:
     if isinstance(found, Found) and problem.observation.is_noisy:
         kept = fall_back(problem, found, torch.Generator(), search=lambda _: found, held=False)
         return kept.supported[0]
-    if isinstance(found, Part):
-        return True
-    return isinstance(found, Found) and not (proof and proof_of(found.stage) is not Proof.RECORD)
+    return isinstance(found, Found) and not (proof and proof_of(found.stage) is Proof.NOTHING)
 
 
 def _false(
