@@ -109,7 +109,7 @@ def least_records(observation: Observation, model: nn.Module, shape: tuple[int, 
     unit = max(observation.rounding, torch.finfo(torch.float32).eps)
     floor = _SUMMED * unit * _size(joint) * _sides(joint)
     rank = int((values > floor).sum())
-    if not 0 < rank < min(int((joint != 0).any(dim=way).sum()) for way in (0, 1)):
+    if not 0 < rank < _FULL * min(int((joint != 0).any(dim=way).sum()) for way in (0, 1)):
         return 0  # of units and pixels that say anything
     steps = values[: rank + 1].clamp_min(floor / _CLEAR)
     steps = steps[:-1] / steps[1:]
@@ -127,7 +127,7 @@ def shows_several(problem: Problem) -> bool:
     for row in seen.gradient.double():
         joint = joint_of(unflatten(problem.model, row), _layer(problem) or "")
         spread = seen.rounding * float(row.norm()) / math.sqrt(len(row))
-        edge = _SUMMED * max(_cast(joint), spread) * _sides(joint)
+        edge = _EDGE * max(_cast(joint), spread) * _sides(joint)
         values = torch.linalg.svdvals(joint)
         if float(values[1:2].sum()) > max(edge, _BESIDE * float(values[0])):
             return True
@@ -310,7 +310,9 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 
 
 _ROUNDS = 30  # of d and c in turn
+_OPEN = 0.15  # root mean square error of a record, of the box, by numbers that were left out
 _BESIDE = 1e-4  # of the first singular value, that models' rounding leaves of the second
+_FULL = 0.75  # share of the sides of a matrix up to which a rank is one of records
 _GAP = 100.0  # between the last record and what rounding leaves
 _SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
 _OFF = 1e-5  # of it, that rounding may leave
@@ -385,7 +387,9 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if not error <= _DETERMINED or not float(outside) <= _DETERMINED:
         return None
     pixels = pixels.clamp(0, 1).to(box.span)
-
+    count, bound = open_numbers(problem)
+    if bound / float(wide.span.min()) * math.sqrt(count / (3 * found.numel())) > _OPEN:
+        return None
     least = _APART * edge / float(values[0])
     apart = angle_of_others(problem, pixels, left[:, 0])
     return box.inputs(pixels)[None] if apart > least else None

@@ -321,11 +321,6 @@ def solve_normal(normal: Map, right: Tensor, *, tolerance: float, steps: int) ->
 
     Returns:
         The solution; where there are many, one that is 0 along what `normal` does not see.
-
-    >>> a = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
-    >>> x = solve_normal(lambda v: a @ v, torch.tensor([3.0, 4.0]), tolerance=1e-6, steps=9)
-    >>> x.round(decimals=4).tolist()
-    [1.0, 1.0]
     """
     x, left, way = torch.zeros_like(right), right, right
     size = float(left.square().sum())

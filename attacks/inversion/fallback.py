@@ -325,11 +325,7 @@ def steadied(problem: Problem) -> Problem:
 
 
 def normalises_places(model: nn.Module) -> bool:
-    """Whether a network has a layer that takes the mean over the places of a picture.
-
-    >>> normalises_places(nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8)))
-    False
-    """
+    """Whether a network has a layer that takes the mean over the places of a picture."""
     return any(map(_over_places, model.modules()))
 
 

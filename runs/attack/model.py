@@ -316,8 +316,8 @@ def build_problem(
         if (least := least_records(observation, network, facts.input_shape)) > facts.records:
             raise InputError(
                 f"records={facts.records} cannot make a gradient of rank {least} in a first linear "
-                f"layer: it adds up at least {least} records, as of a larger batch, several "
-                f"batches (momentum, local steps) or several senders; give records={least} or more"
+                f"layer: it adds up at least {least} records, of a larger batch, several batches "
+                f"(momentum, local steps) or several senders; give records={least} or more"
             )
     posed = Posed(
         model=network,
@@ -359,7 +359,7 @@ def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module,
     if len({str(error) for _, error in refusals}) == 1:
         raise refusals[0][1]
     # What a model that could be built says of the gradients tells most.
-    said = max(refusals, key=lambda refusal: refusal[0])[1]
+    said = max(refusals, key=lambda refusal: (refusal[0], " is 0; " in str(refusal[1])))[1]
     raise InputError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
 
 
@@ -538,6 +538,12 @@ def doubts(posed: Posed) -> list[str]:
         found.append(
             f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
             "batch gives at most 1; divide a sum by the batch size"
+        )
+    few = posed.facts.records < posed.classes / 2 and noise == 0
+    if few and bool(((bias > 0).sum(dim=1) <= posed.facts.records).all()):
+        found.append(
+            "the gradients of the last bias have the signs of a loss that was made larger; if they "
+            "are between two models, see which is --before"
         )
     slack = 5 * _SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
     if bool((bias.sum(dim=1).abs() > slack).any()):
