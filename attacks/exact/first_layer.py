@@ -108,9 +108,10 @@ def least_records(observation: Observation, model: nn.Module, shape: tuple[int, 
     values = torch.linalg.svdvals(joint)
     unit = max(observation.rounding, torch.finfo(torch.float32).eps)
     floor = _SUMMED * unit * _size(joint) * _sides(joint)
-    rank = int((values > floor).sum())
-    if not 0 < rank < _FULL * min(int((joint != 0).any(dim=way).sum()) for way in (0, 1)):
-        return 0  # of units and pixels that say anything
+    rank, held = int((values > floor).sum()), joint != 0
+    sides = [int(held.any(dim=way).sum()) for way in (0, 1)]  # units and pixels that say anything
+    if not 0 < rank < min(sides) or int(held.sum()) < 1.2 * rank * (sum(sides) - rank):
+        return 0  # so few numbers have any such rank
     steps = values[: rank + 1].clamp_min(floor / _CLEAR)
     steps = steps[:-1] / steps[1:]
     return rank if float(steps[-1]) > max(_GAP, 0.99 * float(steps.max())) else 0
@@ -312,7 +313,6 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 _ROUNDS = 30  # of d and c in turn
 _OPEN = 0.15  # root mean square error of a record, of the box, by numbers that were left out
 _BESIDE = 1e-4  # of the first singular value, that models' rounding leaves of the second
-_FULL = 0.75  # share of the sides of a matrix up to which a rank is one of records
 _GAP = 100.0  # between the last record and what rounding leaves
 _SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
 _OFF = 1e-5  # of it, that rounding may leave
@@ -424,8 +424,8 @@ def scaled_input(problem: Problem) -> Tensor | None:
     way = (right / right.abs().max()).reshape(1, *problem.shape).to(box.span)
     ends = [box.inputs(torch.full_like(way, end)).abs().max() for end in (0.0, 1.0)]
     reach = float(max(ends))
-    every = problem.labels is None
-    labels = torch.arange(problem.classes)[:, None] if every else problem.labels[None]
+    given = problem.labels
+    labels = torch.arange(problem.classes)[:, None] if given is None else given[None]
 
     def left(size: float) -> float:
         return min(

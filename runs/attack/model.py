@@ -291,12 +291,12 @@ def build_problem(
             "noise, give one for each of named_parameters(), of all layers"
         )
     parts = unflatten(network, gradients)
-    held = {name: bool(part.any()) for name, part in parts.items()}
-    if not whole and not all(held.values()):
-        shown = torch.cat([torch.full((p[0].numel(),), held[n]) for n, p in parts.items()])
-        absent = [name for name, of in held.items() if not of]
+    told = {name: bool(part.any()) for name, part in parts.items()}
+    if not whole and not all(told.values()):
+        shown = torch.cat([torch.full((p[0].numel(),), told[n]) for n, p in parts.items()])
+        absent = [name for name, of in told.items() if not of]
         notes += [
-            f"gradients of {len(absent)} of {len(held)} parameters are missing or 0 throughout "
+            f"gradients of {len(absent)} of {len(told)} parameters are missing or 0 throughout "
             f"({_listed(absent)}), and are taken to say nothing, as of frozen layers"
         ]
     observation = Observation(
