@@ -396,10 +396,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:
-    """How many numbers of a record no row of the first layer's gradient holds, and their bound.
-
-    Of what was left out nothing is larger than what is held.
-    """
+    """How many numbers of a record no row of the first layer's gradient holds, and their bound."""
     seen, model = problem.observation, problem.model
     name = first_linear(model, seen.points[0, 0], problem.shape)
     if seen.shown is None or name is None:
@@ -463,11 +460,10 @@ def shares_of(problem: Problem, inputs: Tensor, rows: Tensor) -> Tensor:
 
 
 def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
-    """A matrix of rank 1 from those of its numbers that are held.
+    """A matrix of rank 1 from those of its numbers that are held, which are more than it needs.
 
-    Rows and columns that share numbers with those that are known become known; what they all share
-    is more than they need, and tells whether the rank is 1. None where it is not, or the last
-    column or three in four others stay open; those without a number are 0.
+    None where they are not of rank 1, or the last column or three in four others stay open, as
+    those without a number do; they are 0.
     """
     held = held & (changed != 0)
     rows = held[:, -1]

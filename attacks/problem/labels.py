@@ -261,7 +261,8 @@ def _single_label(layer: LastLayer, *, noise_std: float) -> Tensor:
     # The factor of the bias is 1 in every record, hence positive; activations are only likely so.
     side = float(direction[-len(layer.weight) :].sum() if biased else direction.sum())
     doubt = 3 * noise_std / max(strength, 1e-300)
-    if doubt > 0 and abs(side) <= doubt and len(top) > 2:
+    unsure = abs(side) <= doubt if doubt > 0 else not biased
+    if unsure and len(top) > 2:
         return top.abs().argmax()[None]  # |p_y - 1| is the sum of all other probabilities
     return (top * math.copysign(1.0, side)).argmin()[None]
 

@@ -539,8 +539,8 @@ def doubts(posed: Posed) -> list[str]:
             f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
             "batch gives at most 1; divide a sum by the batch size"
         )
-    few = posed.facts.records < posed.classes / 2 and noise == 0
-    if few and bool(((bias > 0).sum(dim=1) <= posed.facts.records).all()):
+    others = posed.classes - posed.facts.records
+    if others > posed.classes / 2 and noise == 0 and bool(((bias < 0).sum(1) >= others).all()):
         found.append(
             "the gradients of the last bias have the signs of a loss that was made larger; if they "
             "are between two models, see which is --before"
