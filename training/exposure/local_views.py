@@ -30,10 +30,11 @@ import numpy as np
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
 from ...privacy.participation import Draws
+from ...privacy.view.elimination import entries
 from ...privacy.view.view import View
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import Charge, Key, RoundTrace, Sensitivity, charges, joined, kinds
-from .shared_view import Pairs, Relations, SharedView, entries
+from .shared_view import Pairs, Relations, SharedView
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it

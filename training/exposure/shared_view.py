@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...privacy.view.elimination import entries, rows_at
 from ..tracing.linear_forms import Contributions, Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
 from ..tracing.sparse_rows import widened
@@ -292,18 +293,6 @@ def columns_of(trace: RoundTrace, kind: type) -> np.ndarray:
     """The columns of all groups of a kind."""
     ranges = [np.arange(g.start, g.start + g.size) for g in trace.groups if isinstance(g, kind)]
     return np.concatenate([np.zeros(0, dtype=int), *ranges])
-
-
-def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Positions start[i], ..., start[i + 1] - 1 for every i of `which`, one after the other."""
-    first, count = start[which], start[which + 1] - start[which]
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(count.sum())
-
-
-def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:
-    """Where lines of a compressed matrix have entries: columns of rows, or rows of columns."""
-    return np.asarray(matrix.indices[entries(matrix.indptr, which)])
 
 
 def numbered(rows: csr_array, numbers: dict[bytes, int]) -> np.ndarray:
