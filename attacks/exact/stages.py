@@ -200,7 +200,8 @@ def _told_from_two(
     problem: Problem, certified: Certified, *, allowed: float = 0.0
 ) -> Certified | None:
     """A record, where two would leave far more of the gradient than is allowed for rounding."""
-    most = max(allowed, _allowed(problem.observation))
+    seen = problem.observation
+    most = max(allowed, _allowed(seen)) if seen.is_plain else 0.0
     if most <= _EXPLAINED or left_by_two(problem, *certified[:2]) > _TOLD * most:
         return certified
     return None

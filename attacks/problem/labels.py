@@ -128,6 +128,8 @@ def _decayed(
             parts = {n: p if p.ndim > 1 else torch.zeros_like(p) for n, p in parts.items()}
     flat = torch.cat([p.detach().flatten() for p in parts.values()]).to(points)
     rest = seen.gradient - flat * points
+    if float(rest.norm()) <= _FITS * float(seen.gradient.norm()):
+        return None
     return replace(seen, gradient=rest if seen.shown is None else rest * seen.shown), factor
 
 

@@ -74,7 +74,7 @@ def test_rounding_of_messages_is_allowed_for_where_it_is_declared(declared, acce
 
 def test_a_wrong_label_is_not_explained_however_much_was_rounded():
     model = _network()
-    seen, _ = _seen(model, rounding=1.0)
+    seen, _ = _seen(model, rounding=2e-3)
     found = _solved(seen, model, labels=[3])
     assert isinstance(found, Found)
     assert (found.stage, found.labels.tolist()) == ("exact", [0])  # by the loss that it shows
