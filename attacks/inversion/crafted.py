@@ -239,12 +239,7 @@ def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: in
 
 
 def least_rounds(model: nn.Module, input_shape: Sequence[int]) -> int:
-    """In how many rounds a record has to take part, so that crafted models show all of it.
-
-    >>> layers = [nn.Conv2d(1, 2, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 3)]
-    >>> least_rounds(nn.Sequential(*layers), (1, 12, 12))
-    8
-    """
+    """In how many rounds a record has to take part, so that crafted models show all of it."""
     shape = tuple(input_shape)
     if not isinstance(_parts(model, shape, low=torch.tensor(0.0)), str):
         return 1

@@ -106,6 +106,8 @@ class GradientAttack(Described):
     """How many the model has."""
     held: Fraction = 1.0
     """Share of their gradient's numbers that the file holds."""
+    open: Count = 0
+    """Numbers of a record that is certified, of which the gradient gives a bound alone."""
     intercepts: Count
     device: str = ""
     """Where it searched; empty in files of older versions."""

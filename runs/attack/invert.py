@@ -380,7 +380,7 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
-    labels = found.labels.tolist()
+    labels, opened = found.labels.tolist(), 0
     # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
@@ -395,6 +395,7 @@ def _result(
         if loss is not None:
             left = left if loss.left is None else loss.left
             labels = labels if loss.labelled else [-1] * len(labels)
+            opened = loss.open[0]
         elif posed.classes == 1:
             labels = [-1] * len(labels)
     return GradientAttack(
@@ -402,6 +403,7 @@ def _result(
         model=model,
         parameters_from=posed.parameters_from,
         parameters=gradient.shape[1],
+        open=opened,
         held=1.0 if (of := posed.observation.shown) is None else float(of.double().mean()),
         intercepts=len(gradient),
         preset=preset,

@@ -41,6 +41,7 @@ def conclusion(found: GradientAttack) -> str:
     if proven := count_proven(found.stage):
         some = "the record" if records == 1 else f"{proven} of {records} records"
         rest = " The others were searched for." if proven < supported else ""
+        some += f" but for {found.open} of its numbers" if found.open else ""
         return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
     some = "the record" if records == 1 else f"{supported} of {records} records"
     if found.residual_of_noise:

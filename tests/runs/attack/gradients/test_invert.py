@@ -473,6 +473,7 @@ def test_what_was_done_to_a_gradient_is_seen_and_allowed_for(name):
     found = attack(path, model="my_model:build", classes=CLASSES)
     assert found.stage == ["rank one" if name == "top" else "exact"]
     assert any(said in note for note in found.notes) or not said
+    assert ("but for" in found.conclusion) is (found.open > 0)
     off = (load_file("found/reconstruction.safetensors")["inputs"] - batch()[0]).abs().max()
     assert off < ERRORS[name]
 
