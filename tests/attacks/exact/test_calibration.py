@@ -238,8 +238,7 @@ def test_of_a_changed_gradient_one_record_is_told_from_two_and_from_noise(networ
         torch.manual_seed(seed)
         problem, x = NETWORKS[network](seed)
         for null in (_noise, _two, _one_label):
-            wrong = _changed(problem, null(problem, seed), change)
-            assert not _answers(wrong, proof=True)
+            assert not _answers(_changed(problem, null(problem, seed), change), proof=True)
         one = _changed(problem, problem.observation.gradient, change)
         found = solve_exactly(one, torch.Generator().manual_seed(0))
         if isinstance(found, Found) and proof_of(found.stage) is Proof.RECORD:
