@@ -446,8 +446,8 @@ def rounding_of(values: Tensor) -> float:
     gaps = levels.diff()
     if len(levels) < _LEVELS[0] or not float(gaps.min()) * _LEVELS[1] > float(gaps.sum()):
         return found
-    if held.ndim > 1 and len(held) > 1:
-        spread = torch.linalg.svdvals(held.flatten(1))
+    if held.ndim > 1 and held.numel() > held.shape[-1] > 1:
+        spread = torch.linalg.svdvals(held.flatten(0, -2))
         if float(spread[1]) <= 1e-5 * float(spread[0]):
             return found
     span = float(gaps.sum())
