@@ -62,9 +62,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.search import smallest_safe
-from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
-from .lower_bounds import Guesses, LowerBound, errors_at_zero, surest, total_error
+from ...privacy.accounting.trade_off import TradeOff, trade_off
+from .lower_bounds import Guesses, LowerBound, errors_at_zero, ideal, surest, total_error
 from .mechanism import (
     Claim,
     Family,
@@ -74,16 +73,15 @@ from .mechanism import (
     least_epsilon_at,
     smallest_scale,
 )
-from .one_run_bounds import MOST_MU, smallest_rejected
+from .one_run_bounds import largest_mu, smallest_rejected
 
 _WEIGHT = 3  # of the surest against the others; 1.510 / .453 are the means of four classes
 _PART = 3  # of all canaries one in so many is among the surest
 _LOSSES = np.concatenate([8.0 * np.linspace(0.0, 1.0, 49) ** 2, np.geomspace(8.5, 120.0, 16)])[::-1]
-_CELLS = np.linspace(-5.0, 5.0, 41)  # of U, in standard deviations
-_REACH = 3.0  # square roots of r that B_r strays by with probability below 4e-8
+_CELLS = np.linspace(-7.0, 7.0, 57)  # of U, in standard deviations
+_REACH = 6.0  # square roots of r that B_r strays by with probability below 2e-31
 _STEPS = 32  # of B_r in a square root of r, where there are so many
 _ASSUMED = "views of canaries independent"
-_LEAST = 1e6  # of 1 / mu, beyond which nothing is told from nothing
 _ROUNDING = 1.0 + 1e-9
 
 Array = NDArray[np.float64]
@@ -115,7 +113,7 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
     counted = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
     canaries, right = counted.canaries, counted.canaries - counted.errors
     top = canaries // _PART
-    if family(claim) is Family.ANY or top < 1 or not 0.0 < declared_mu(claim) < math.inf:
+    if not _has_order(claim, canaries):
         return counted
     wrong = errors_at_zero(guesses, among=surest(guesses, top))
     won = right + (_WEIGHT - 1) * (top - wrong.false_alarms - wrong.misses)
@@ -143,12 +141,20 @@ def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float
     >>> round(ideal_ranked(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
     2.75
     """
+    if not _has_order(claim, canaries):
+        return ideal(claim, canaries=canaries, delta=delta, confidence=confidence)
     curve = trade_off((attained := attained_in_place(claim)).rounds, adjacency=attained.adjacency)
     top = canaries // _PART
     wrong, _ = _least_errors(curve, np.array([top / canaries, 1.0]))
     won = math.floor(canaries * (1.0 - wrong[1]) + (_WEIGHT - 1) * (top - canaries * wrong[0]))
     scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence)
     return 0.0 if scale == 0.0 else _epsilon_at(claim, scale, delta)
+
+
+def _has_order(claim: Claim, canaries: int) -> bool:
+    """Whether the order of guesses tells more than their number."""
+    told = family(claim) is not Family.ANY and 0.0 < declared_mu(claim) < math.inf
+    return told and canaries >= _PART
 
 
 def _epsilon_at(claim: Claim, scale: float, delta: float) -> float:
@@ -166,19 +172,8 @@ def _scale(claim: Claim, *, canaries: int, won: int, risk: float, near: float = 
 
     if family(claim) is not Family.GAUSSIAN:
         return smallest_rejected(claim, over, near=near, step=0.05)
-    if over(GaussianCurve(mu=0.0)) <= 0.0:
-        return math.inf
-    # A root in -log mu.
-    lowest, most = -math.log(MOST_MU), math.log(_LEAST)
-
-    def excess(x: float) -> float:
-        if not lowest < x < most:
-            return 1.0 if x <= lowest else -1.0
-        return -over(GaussianCurve(mu=math.exp(-x)))
-
-    start = max(-math.log(declared_mu(claim)), lowest)
-    found = smallest_safe(excess, start, step=0.1, tolerance=1e-4)
-    return math.inf if found > most - 1e-4 else declared_mu(claim) * math.exp(found)
+    mu = largest_mu(over, near=declared_mu(claim))
+    return declared_mu(claim) / mu if mu > 0.0 else math.inf
 
 
 def tail(curve: TradeOff, canaries: int, won: int) -> float:
