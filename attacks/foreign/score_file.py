@@ -2,7 +2,7 @@
 
 score      a number, higher for canaries that are in
 included   1 or 0, true or false, in or out: the canary's coin
-split      "threshold" for canaries that set the threshold, "test" for those that are guessed
+split      "threshold" for canaries that are left out, "test" for those that are guessed
 canary     a name; no two rows have the same
 """
 
@@ -29,7 +29,7 @@ _SPLITS = {"threshold": True, "test": False}
 
 
 class ScoreFile(NamedTuple):
-    """(m,) each: scores, coins, and which canaries set the threshold, where the file says so."""
+    """(m,) each: scores, coins, and which canaries are left out, where the file says so."""
 
     scores: NDArray[np.float64]
     included: NDArray[np.bool_]

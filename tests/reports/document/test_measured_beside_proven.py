@@ -186,7 +186,7 @@ def test_odds_alone_say_that_epsilon_is_above_the_proven_one():
     assert one.verdict is Verdict.CONSISTENT
     decided = Audited(
         proven=one.proven,
-        bounds=one.bounds,
+        single=one.single,
         together=one.together,
         ideal=None,
         canaries=one.canaries,
