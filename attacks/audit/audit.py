@@ -38,10 +38,8 @@ from ..bounds.evidence import (
     SHARE,
     Evidence,
     after,
-    after_first_look,
     decisive,
     headline,
-    ideal_headline,
     second_risk,
     second_risk_of_links,
 )
@@ -54,6 +52,7 @@ from ..bounds.lower_bounds import (
     seen_from,
 )
 from ..bounds.mechanism import Claim
+from ..bounds.ranked import ideal_ranked
 from ..checks.result import Check
 from .audited import (
     AGAIN,
@@ -159,11 +158,11 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
     best, evidence, seen = None, None, None
     share = (rules.risk - rules.of_links) / rules.tested if one.is_tested else rules.risk
     if math.isfinite(one.epsilon):
-        best = ideal_headline(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
+        best = ideal_ranked(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
     if one.is_tested:
         known = rules.before.get(one.name, Evidence())
         surely = 1.0 - (1.0 - SHARE) * share
-        evidence = after_first_look(known, guesses, claim=one.claim)
+        evidence = after(known, guesses, claim=one.claim, threshold=None)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
     # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)

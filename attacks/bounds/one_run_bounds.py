@@ -226,6 +226,7 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
+    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all."""
     if right == 0:
         return math.inf
     counts = {"canaries": canaries, "made": made, "right": right}
@@ -237,19 +238,6 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
         lows = curve.false_negative_rates(1.0 - grid).tolist()
         return _excess(lambda s: lows[bisect_right(steps, s) - 1], **counts, risk=risk)
 
-    return smallest_rejected(claim, over)
-
-
-def smallest_rejected(
-    claim: Claim, over: Callable[[TradeOff], float], *, near: float = 1.0, step: float = 0.25
-) -> float:
-    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all.
-
-    Args:
-        claim: the declared mechanism.
-        over: of a trade-off curve, above 0 where more guesses are right than it allows.
-        near, step: a scale where the search begins, and the logarithm of its first step.
-    """
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
     if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
         return math.inf
@@ -266,19 +254,14 @@ def smallest_rejected(
             return 1.0
         return -1.0 if x >= most or any(below) else excess_at(x)
 
-    found = smallest_safe(excess, max(math.log(near), lowest), step=step, tolerance=_TOLERANCE)
+    found = smallest_safe(excess, max(0.0, lowest), step=0.25, tolerance=_TOLERANCE)
     if any(below) or found < lowest + 2.0 * _TOLERANCE:
         return 0.0
     return math.exp(found) if found < most - 2.0 * _TOLERANCE else math.inf
 
 
-def largest_mu(over: Callable[[GaussianCurve], float], *, near: float = 1.0) -> float:
-    """Largest mu of a Gaussian that is rejected, of those up to 64; 0 if none is.
-
-    Args:
-        over: as of `smallest_rejected`.
-        near: a mu where the search begins.
-    """
+def largest_mu(over: Callable[[GaussianCurve], float]) -> float:
+    """Largest mu of a Gaussian for which `over` is above 0, of those up to 64; 0 if none is."""
     if over(GaussianCurve(mu=0.0)) <= 0.0:
         return 0.0
     lowest, most = -math.log(_MOST_MU), math.log(_MOST_NOISE)
@@ -288,7 +271,7 @@ def largest_mu(over: Callable[[GaussianCurve], float], *, near: float = 1.0) -> 
             return 1.0 if x <= lowest else -1.0
         return -over(GaussianCurve(mu=math.exp(-x)))
 
-    found = smallest_safe(excess, max(-math.log(near), lowest), step=0.1, tolerance=_TOLERANCE)
+    found = smallest_safe(excess, 0.0, step=0.1, tolerance=_TOLERANCE)
     return math.exp(-found) if found < most - 2.0 * _TOLERANCE else 0.0
 
 

@@ -60,8 +60,6 @@ from .claimed import Claimed, small
 _WIDE = 8.0  # times the median gap, by which the widest stands out
 _OF_ALL = ("delta", "confidence", "canaries")  # the same of every bound of an audit
 
-Bools = NDArray[np.bool_]
-
 
 def order_of(guesses: Guesses) -> NDArray[np.int64]:
     """(m,) an order of the canaries that tells nothing of their coins, drawn by a digest of all.
@@ -104,8 +102,8 @@ def score_bounds(
             if cut is middle:
                 fixed = "one threshold (ratio 0) fixed in advance"
                 words = words.replace(fixed, "the threshold in the middle of the scores")
-            told = {"name": how, "threshold": at, "confidence": confidence, "assumptions": words}
-            found.append(replace(bound, **told))
+            bound = replace(bound, name=how, threshold=at, confidence=confidence)
+            found.append(replace(bound, assumptions=words))
     return sorted(found, key=lambda bound: bound.strength, reverse=True)
 
 
@@ -121,10 +119,10 @@ def _from_the_middle(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
     order, many = np.argsort(scores, kind="stable"), scores.size
     held = scores[order]
     with np.errstate(invalid="ignore"):  # of two that are infinite alike
-        gaps = np.nan_to_num(0.5 * held[1:] - 0.5 * held[:-1], nan=0.0)
+        gaps = np.nan_to_num(0.25 * held[1:] - 0.25 * held[:-1], posinf=1e307)
     away = np.abs(np.arange(1, many) - 0.5 * many)
     near = np.where(away <= 2.0 * math.sqrt(many), gaps, 0.0)
-    wide = near.max() > _WIDE * np.median(near[near > 0.0]) if near.any() else False
+    wide = near.max() / _WIDE > np.median(near[near > 0.0]) if near.any() else False
     at = int(near.argmax() if wide else np.where(gaps > 0.0, away, math.inf).argmin())
     far = np.abs(np.arange(many) - 0.5 * (many - 1)) + 1.0
     found = np.empty(many)
@@ -324,20 +322,18 @@ def audit_scores(
     *,
     claim: Claimed,
     confidence: float = 0.95,
-    split: ArrayLike | None = None,
     ratios: bool = False,
 ) -> ScoresAudit:
     """Check the scores of canaries against a claim.
 
     Args:
-        scores: (m,) one a canary, higher for those that are in; or what `Planted.score` returns.
+        scores: (m,) one a canary, higher for those that are in, made without their coins;
+            or what `Planted.score` returns.
         included: (m,) bool, whether a fair coin of its own put the canary in; left out with the
             latter.
         claim: epsilon at delta, and the mechanism where it is known.
         confidence: of the bound, in (0.5, 1); a true claim is contradicted with probability at most
             1 - confidence.
-        split: (m,) bool, canaries that are left out, such as those by whose coins the scores were
-            tuned; none by default.
         ratios: whether scores are log-likelihood ratios of "in" against "out" at what is claimed,
             in nats, of canaries that do not disturb each other. Then 0 is a threshold, too, and
             what is seen of each counts as independent of the others.
@@ -347,7 +343,7 @@ def audit_scores(
 
     Raises:
         ValueError: fewer than 20 canaries or more than a million, scores that are no numbers or
-            all equal, coins that were not fair, a split that leaves too few.
+            all equal, or coins that were not fair.
         TypeError: coins that are no truth values, or no claim.
 
     Source: Steinke et al. 2023 and Mahloujifar et al. 2025; see `score_bounds`.
@@ -366,9 +362,6 @@ def audit_scores(
         )
     within("confidence", confidence, "(0.5, 1)", ", such as 0.95")
     guesses = _guesses(scores, included)
-    if split is not None:
-        kept = ~_split(split, guesses.scores.size)
-        guesses = _guesses(guesses.scores[kept], guesses.included[kept])
     count, order = guesses.scores.size, order_of(guesses)
     guesses = Guesses(scores=guesses.scores[order], included=guesses.included[order])
     # What a perfect audit of so many canaries would show, and of many more.
@@ -468,16 +461,6 @@ def _check_not_doubled(guesses: Guesses) -> None:
             f"{pairs.shape[1]} rows hold every canary {often}; "
             "give each canary once, since one that is repeated counts as evidence that is not there"
         )
-
-
-def _split(split: ArrayLike, count: int) -> NDArray[np.bool_]:
-    left_out = np.asarray(split)
-    if left_out.dtype != np.bool_ or left_out.shape != (count,):
-        raise InputError(
-            f"split of {left_out.dtype} {left_out.shape} must hold a truth value for each of the "
-            f"{count} canaries: true for those that are left out"
-        )
-    return left_out
 
 
 def _digits(value: float, rounded: Callable[[float], int]) -> str:
