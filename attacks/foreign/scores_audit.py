@@ -354,7 +354,7 @@ def audit_scores(
     >>> scores = coins * 1.4 + rng.normal(size=2000) - 0.7
     >>> found = audit_scores(scores, coins, claim=claimed(epsilon=0.5, delta=1e-5))
     >>> str(found.verdict), round(found.epsilon, 2)
-    ('contradicted', 2.84)
+    ('contradicted', 3.07)
     """
     if not isinstance(claim, Claimed):
         raise InputTypeError(
