@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from ..problem.observation import twice_differentiable
-from .layers import Layer, Network, fed_alike, local_rows
+from .layers import Layer, Network, fed_alike, local_rows, token_loss
 
 # Which tokens stand at a position, by the rows of learned positions: of batches of any size.
 #
@@ -333,7 +332,7 @@ def shown_tokens(
     if table.tied:
         found = outside_few(
             gradients[table.parameter],
-            directions=records,
+            directions=_directions(network, records),
             most=records * network.length + len(table.constant),
             rounding=rounding,
             generator=torch.Generator().manual_seed(0),
@@ -375,7 +374,7 @@ def candidates_of(
     free = torch.eye(network.table.width, dtype=torch.float64)
     if network.table.tied and network.table.parameter is not None and shown is not None:
         rows = gradients[network.table.parameter]
-        free = _free(rows, shown, directions=records)
+        free = _free(rows, shown, directions=_directions(network, records))
         gradients = {**gradients, network.table.parameter: rows @ free}
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
     padding = network.table.padding
@@ -473,6 +472,11 @@ def _by_positions(
     return _of_one(of_tokens, of_places, known=known)
 
 
+def _directions(network: Network, records: int) -> int:
+    """How many an output that shares the table adds: one for each prediction."""
+    return records * (network.length if network.follows else 1)
+
+
 def _free(rows: Tensor, tokens: Tensor, *, directions: int) -> Tensor:
     """(d, d) projection beside the directions that an output adds to rows (V, d) of its table."""
     others = ~torch.isin(torch.arange(len(rows)), tokens)
@@ -525,13 +529,14 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     owned = {key: value.clone().requires_grad_() for key, value in network.values.items()}
     with twice_differentiable():
         logits = functional_call(network.model, owned, (tokens[None],))
-    loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+    loss = token_loss(logits, tokens[None], torch.zeros(1, dtype=torch.int64))
     slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
     gradients = dict(zip(owned, slopes, strict=True))
     own = gradients[name]
     if own is None or not bool(own.any()):
         return None
-    free = _free(own, tokens, directions=1) if table.tied else torch.eye(table.width).to(own)
+    directions = _directions(network, 1)
+    free = _free(own, tokens, directions=directions) if table.tied else torch.eye(table.width).to(own)
     rows = own[tokens] @ free  # (L, width), in the order of the positions
     # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():

@@ -34,12 +34,11 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, twice_differentiable
 from .candidates import Candidates
-from .layers import dense
+from .layers import dense, token_loss
 
 TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
 UNKNOWN = -1
@@ -229,6 +228,8 @@ def _replaced(
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
 _COLUMNS = 512  # records times classes that are solved for at once
 _SPLIT = 256  # records whose logits are computed at once
+_FOLLOWING = 8  # tokens that are tried after a record
+_STEP = 1e-5  # of the parameters' norm, along which logits are compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -271,11 +272,34 @@ class Explainer:
         return list(range(self.classes)) if known is None else sorted(set(known))
 
     def logits(self, records: Tensor) -> Tensor:
-        """(N, C) logarithms of the probabilities of records (N, L), at the first intercept."""
-        values = unflatten(self.model, self.observation.points[0, 0])
+        """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`."""
+        return self._at(self.observation.points[0, 0], records).log_softmax(dim=-1).flatten(1)
+
+    def _at(self, point: Tensor, records: Tensor) -> Tensor:
+        """(N, C) or (N, L, V) logits of records (N, L) at parameters (D,)."""
+        values = unflatten(self.model, point)
         with torch.no_grad(), twice_differentiable():
             parts = [functional_call(self.model, values, (some,)) for some in records.split(_SPLIT)]
-        return torch.cat(parts).log_softmax(dim=1)
+        return torch.cat(parts)
+
+    def _likely(self, records: Sequence[Tensor]) -> list[list[int]]:
+        """Labels that each of some records may have; of a language model the tokens after it.
+
+        What the batch sends under label 0, less what is observed, is a sum over records of the
+        derivatives of the label's last logit less that of 0. So along that direction the logits of
+        the labels grow most.
+        """
+        point, together = self.observation.points[0, 0], torch.stack(list(records))
+        logits = self._at(point, together)
+        if logits.ndim == 2 or self.given is not None:
+            return [self.labels] * len(records)
+        sent = torch.stack([self.gradient(record, 0) for record in records]).mean(dim=0)
+        seen = self.observation.gradient.flatten()
+        left = (sent * (sent @ seen) / (sent @ sent) - seen)[: len(point)]
+        step = _STEP * point.norm() / left.norm().clamp_min(1e-300)
+        grown = (self._at(point + step * left, together) - logits)[:, -1]
+        most = grown.topk(min(_FOLLOWING, self.classes), dim=1).indices
+        return [sorted({0, *row}) for row in most.tolist()]
 
     def gradient(self, record: Tensor, label: int) -> Tensor:
         """(K D,) clipped gradient of one record; unclipped where the mean is clipped."""
@@ -293,7 +317,7 @@ class Explainer:
         flat = point.detach().clone().requires_grad_()
         with twice_differentiable():  # plain operations, as in the models that were probed
             logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
-        loss = cross_entropy(logits, torch.tensor([label]))
+        loss = token_loss(logits, record[None], torch.tensor([label]))
         (slope,) = torch.autograd.grad(loss, flat)
         [coef] = seen.coefs
         slope = slope if seen.clip_parts else coef * slope
@@ -333,8 +357,11 @@ class Explainer:
         Returns:
             The best batch of B; None where there are too many labels to try.
         """
-        columns = [(record, label) for record in records for label in self.labels]
-        if not records or len(columns) > _COLUMNS:
+        if not records:
+            return None
+        likely = zip(records, self._likely(records), strict=True)
+        columns = [(record, label) for record, labels in likely for label in labels]
+        if len(columns) > _COLUMNS:
             return None
         weights = self._weights(torch.stack([self.gradient(*column) for column in columns]))
         if weights is None:

@@ -194,7 +194,8 @@ def _exact(
     candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
-    if table.tied and table.parameter and classes == table.vocabulary and candidates.shown.any():
+    own = table.tied and table.parameter and not network.follows
+    if own and classes == table.vocabulary and candidates.shown.any():
         rows, tokens = gradients[table.parameter], candidates.tokens[candidates.shown]
         explainer.likely = likely_labels(rows, tokens, records=seen.records)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
@@ -259,11 +260,12 @@ def _assembled(
         search = Assembly(
             network=network, tests=tests, candidates=held, records=records, generator=generator
         )
-        other = explainer.labelled(search.search(starts))
-        if other is not None and (best is None or other.residual < best.residual):
-            best = other
-        if best is not None and best.residual <= allowed:
-            return best
+        for way in (search.prefixes, lambda: search.search(starts)):
+            other = explainer.labelled(way())
+            if other is not None and (best is None or other.residual < best.residual):
+                best = other
+            if best is not None and best.residual <= allowed:
+                return best
     return refined(explainer, held, best, generator=generator, allowed=allowed)
 
 
