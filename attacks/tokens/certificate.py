@@ -286,8 +286,8 @@ class Explainer:
         """Labels that each of some records may have; of a language model the tokens after it.
 
         What the batch sends under label 0, less what is observed, is a sum over records of the
-        derivatives of the label's last logit less that of 0. So along that direction the logits of
-        the labels grow most.
+        derivatives of the label's last logit less that of 0. So along that direction of the output
+        layer the logits of the labels grow, and others hardly do.
         """
         point, together = self.observation.points[0, 0], torch.stack(list(records))
         logits = self._at(point, together)
@@ -296,9 +296,11 @@ class Explainer:
         sent = torch.stack([self.gradient(record, 0) for record in records]).mean(dim=0)
         seen = self.observation.gradient.flatten()
         left = (sent * (sent @ seen) / (sent @ sent) - seen)[: len(point)]
+        output = [p.new_full(p.shape, len(p) == self.classes) for p in self.model.parameters()]
+        left = left * torch.cat([part.flatten() for part in output])
         step = _STEP * point.norm() / left.norm().clamp_min(1e-300)
         grown = (self._at(point + step * left, together) - logits)[:, -1]
-        most = grown.topk(min(_FOLLOWING, self.classes), dim=1).indices
+        most = grown.topk(min(_FOLLOWING + len(records), self.classes), dim=1).indices
         return [sorted({0, *row}) for row in most.tolist()]
 
     def gradient(self, record: Tensor, label: int) -> Tensor:
