@@ -287,6 +287,7 @@ def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, .
 
 _SAME_CANDIDATES = 1e-6  # relative difference of derivatives, in float64, that are one
 _EQUAL = 1e-3  # distance of two rows of a gradient, over the norm of one, that are one
+_MOVED = 1e-4  # of the logits at a place, what a token before it has to move
 _WEAKEST = 1e-4  # of the largest singular value: rows of positions that can be told apart
 _PAIRS = 4096  # tokens at positions whose derivatives are solved for
 _TAKEN = 0.5  # of the largest coefficient of a token: a position that has it
@@ -523,6 +524,20 @@ def sees_order(network: Network) -> bool:
     with torch.no_grad(), twice_differentiable():
         logits = functional_call(network.model, dict(network.values), (probes,))
     return not torch.allclose(logits, logits[:1].expand_as(logits), rtol=1e-9, atol=1e-12)
+
+
+def sees_far(network: Network) -> bool:
+    """Whether at every place of a language model all tokens before it move the logits."""
+    tokens = [v for v in range(network.table.vocabulary) if v != network.table.padding]
+    draw = torch.Generator().manual_seed(0)
+    at = torch.randint(len(tokens), (network.length,), generator=draw)
+    at = at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))]).long()
+    with torch.no_grad(), twice_differentiable():
+        logits = functional_call(
+            network.model, dict(network.values), (torch.tensor(tokens)[at % len(tokens)],)
+        )
+    moved = (logits[1:] - logits[0]).norm(dim=2) > _MOVED * logits[0].norm(dim=1)  # (L, L)
+    return bool((moved | ~torch.ones_like(moved).triu()).all())
 
 
 def position_rows(network: Network) -> tuple[str, int, float] | None:

@@ -26,6 +26,7 @@ Shape letters: B records, U different ones, C classes, D parameters, L positions
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -128,11 +129,21 @@ def certified(
         ("order", _transposed(batch.tokens, generator), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
+        ("members", _crossed(batch) if explainer.follows else [], _TESTED),
+        ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
     )
+    length = batch.tokens.shape[1]
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
+    if vocabulary == explainer.classes:  # a label may be the token that follows
+        left["tokens"] = [
+            explainer.residual(batch.tokens, (batch.labels + one) % vocabulary)
+            for one in torch.eye(len(batch.labels), dtype=torch.int64)
+        ]
     for name, others, most in kinds:
         at = torch.randperm(len(others), generator=generator)[:most].sort().values
-        left[name] += [explainer.residual(others[int(i)], batch.labels) for i in at]
+        for other in (others[int(i)] for i in at):  # with labels, or without
+            labels = other[:, length] if other.shape[1] > length else batch.labels
+            left[name].append(explainer.residual(other[:, :length], labels))
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     alike = {name: any(value <= limit for value in values) for name, values in left.items()}
@@ -176,6 +187,28 @@ def _exchanged(tokens: Tensor, labels: Tensor) -> list[Tensor]:
                 other = tokens.clone()
                 other[one, place], other[two, place] = tokens[two, place], tokens[one, place]
                 found.append(other)
+    return found
+
+
+def _crossed(batch: Batch) -> list[Tensor]:
+    """(B, L + 1) with all that follows on a place exchanged between two records, labels too."""
+    found, whole = [], torch.cat([batch.tokens, batch.labels[:, None]], dim=1)
+    for one, two in itertools.combinations(range(len(whole)), 2):
+        for place in range(1, whole.shape[1]):
+            parts = whole.tensor_split([place], dim=1)
+            if not any(torch.equal(part[one], part[two]) for part in parts):
+                other = whole.clone()
+                other[[one, two], place:] = whole[[two, one], place:]
+                found.append(other)
+    return found
+
+
+def _continued(batch: Batch, vocabulary: int) -> list[Tensor]:
+    """(B, L + 1) with another token after one record."""
+    whole = torch.cat([batch.tokens, batch.labels[:, None]], dim=1)
+    found = [whole.clone() for _ in whole]
+    for record, other in enumerate(found):
+        other[record, -1] = (other[record, -1] + 1) % vocabulary
     return found
 
 
@@ -251,7 +284,8 @@ class Batch:
 class Explainer:
     """Gradients of single records, each computed once; in float64.
 
-    Labels are those that are given, else those that are likely, else all classes.
+    Labels are those that are given, else those that are likely, else all classes. `follows` says
+    whether they are the tokens that follow, of a language model.
     """
 
     observation: Observation
@@ -259,6 +293,7 @@ class Explainer:
     classes: int
     given: tuple[int, ...] | None = None
     likely: tuple[int, ...] | None = None
+    follows: bool = False
     held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -290,9 +325,9 @@ class Explainer:
         layer the logits of the labels grow, and others hardly do.
         """
         point, together = self.observation.points[0, 0], torch.stack(list(records))
-        logits = self._at(point, together)
-        if logits.ndim == 2 or self.given is not None:
+        if not self.follows or self.given is not None:
             return [self.labels] * len(records)
+        logits = self._at(point, together)
         sent = torch.stack([self.gradient(record, 0) for record in records]).mean(dim=0)
         seen = self.observation.gradient.flatten()
         left = (sent * (sent @ seen) / (sent @ sent) - seen)[: len(point)]

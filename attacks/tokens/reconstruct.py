@@ -16,6 +16,7 @@ Shape letters: K intercepts, B records, L positions, V tokens of the vocabulary,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ from ...training.models.parameters import unflatten
 from ..exact.patches import rounding_of
 from ..problem.observation import HOST, Observation
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, candidates_of, likely_labels
+from .candidates import Candidates, candidates_of, likely_labels, sees_far
 from .certificate import (
     PRIOR,
     TOKENS,
@@ -45,6 +46,7 @@ _FILLED = (
     "every row of the embedding's gradient is filled, as noise or a decay of weights that was not "
     "declared fills them too, and no batch was found that makes the gradient"
 )
+_ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
@@ -107,16 +109,39 @@ def reconstruct_tokens(
     with full_precision():
         network = network_of(model, seen.points[0, 0], table=table, length=length)
         given = None if labels is None else tuple(labels.tolist())
-        explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
+        explainer = Explainer(
+            observation=seen, model=model, classes=classes, given=given, follows=network.follows
+        )
         if seen.is_noisy:
             layers = linear_layers(network, generator)
             return noisy_tokens(
                 seen, network, layers, explainer, generator=generator, public=public
             )
+        if not seen.gradient.any():
+            return _undecided(seen, (), length=length, why=_ZERO)
         rounding = max(rounding_of(observation.gradient), observation.rounding)
-        return _exact(
+        found = _exact(
             seen, network, explainer, generator=generator, labels=labels, rounding=rounding
         )
+        if not network.follows or length == 1 or found.certificate is not None:
+            return found
+        # A text of which every token but the first is predicted: its last one is a label alone.
+        shorter = replace(network, length=length - 1)
+        other = _exact(
+            seen, shorter, explainer, generator=generator, labels=None, rounding=rounding
+        )
+        return found if other.certificate is None and found.found else _with_last(other)
+
+
+def _with_last(found: TokenReconstruction) -> TokenReconstruction:
+    """The same with the token that follows each record as its last one."""
+    tokens = torch.cat([found.tokens, found.labels[:, None]], dim=1)
+    return replace(
+        found,
+        tokens=tokens if found.decided == "sequences" else tokens.sort(dim=1).values,
+        labels=torch.full_like(found.labels, UNKNOWN),
+        found=tuple(sorted({*found.found, *tokens.flatten().tolist()} - {UNKNOWN})),
+    )
 
 
 def _check(
@@ -221,6 +246,8 @@ def _exact(
     certificate = certified(
         explainer, batch, held=candidates, vocabulary=table.vocabulary, generator=generator
     )
+    if network.follows and not sees_far(network):  # texts exchange what follows on a token
+        certificate = replace(certificate, order=False, membership=seen.records == 1)
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
@@ -291,12 +318,12 @@ def _said(certificate: Certificate) -> tuple[str, tuple[str, ...]]:
         return "sequences", ()
     if certificate.membership:
         return "multisets", (
-            "other orders of a record's tokens send the same gradient, so that their order is not "
+            "other orders of a record's tokens may send the same gradient, so that their order is not "
             "known",
         )
     open_ = "" if certificate.order else ", nor their order"
     return "batch", (
-        "tokens exchanged between records send the same gradient, so that it is not known which "
+        "tokens exchanged between records may send the same gradient, so that it is not known which "
         f"record holds which{open_}",
     )
 
