@@ -219,6 +219,8 @@ class Assembly:
             if held.hidden:
                 worst[some[:, place] == self.network.table.padding] = 0
             found = found[worst.argsort()[: min(_PREFIXES, int((worst <= 1).sum()))]]
+            if len(found) == 0:
+                break
         return list(found)
 
     def search(self, starts: Sequence[Tensor]) -> list[Tensor]:

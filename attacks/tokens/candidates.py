@@ -527,15 +527,21 @@ def sees_order(network: Network) -> bool:
 
 
 def sees_far(network: Network) -> bool:
-    """Whether at every place of a language model all tokens before it move the logits."""
+    """Whether at every place of a language model all tokens before it move the logits.
+
+    And whether another order of the tokens does not just put the logits in that order.
+    """
     tokens = [v for v in range(network.table.vocabulary) if v != network.table.padding]
     draw = torch.Generator().manual_seed(0)
     at = torch.randint(len(tokens), (network.length,), generator=draw)
-    at = at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))]).long()
+    at = torch.cat([at[None].flip(1), at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))])])
     with torch.no_grad(), twice_differentiable():
         logits = functional_call(
-            network.model, dict(network.values), (torch.tensor(tokens)[at % len(tokens)],)
+            network.model, dict(network.values), (torch.tensor(tokens)[at.long() % len(tokens)],)
         )
+    turned, logits = logits[0].flip(0), logits[1:]
+    if torch.allclose(turned, logits[0], rtol=1e-9, atol=1e-12) and len(turned) > 1:
+        return False
     moved = (logits[1:] - logits[0]).norm(dim=2) > _MOVED * logits[0].norm(dim=1)  # (L, L)
     return bool((moved | ~torch.ones_like(moved).triu()).all())
 

@@ -120,17 +120,19 @@ def reconstruct_tokens(
         if not seen.gradient.any():
             return _undecided(seen, (), length=length, why=_ZERO)
         rounding = max(rounding_of(observation.gradient), observation.rounding)
-        found = _exact(
-            seen, network, explainer, generator=generator, labels=labels, rounding=rounding
-        )
-        if not network.follows or length == 1 or found.certificate is not None:
-            return found
-        # A text of which every token but the first is predicted: its last one is a label alone.
-        shorter = replace(network, length=length - 1)
-        other = _exact(
-            seen, shorter, explainer, generator=generator, labels=None, rounding=rounding
-        )
-        return found if other.certificate is None and found.found else _with_last(other)
+        how = {"generator": generator, "rounding": rounding}
+        if not network.follows:
+            return _exact(seen, network, explainer, labels=labels, deep=True, **how)
+        found = _exact(seen, network, explainer, labels=labels, deep=False, **how)
+        if found.certificate is None and length > 1:
+            # Of a text of which every token but the first is predicted the last is a label alone.
+            shorter = replace(network, length=length - 1)
+            other = _with_last(_exact(seen, shorter, explainer, labels=None, deep=False, **how))
+            if other.certificate is not None:
+                return other
+            found = _exact(seen, network, explainer, labels=labels, deep=True, **how)
+            return found if found.found else replace(other, labels=found.labels)
+        return found
 
 
 def _with_last(found: TokenReconstruction) -> TokenReconstruction:
@@ -202,6 +204,7 @@ def _exact(
     generator: torch.Generator,
     labels: Tensor | None,
     rounding: float,
+    deep: bool,
 ) -> TokenReconstruction:
     table, length, classes = network.table, network.length, explainer.classes
     gradients = unflatten(network.model, seen.gradient[0])
@@ -233,6 +236,7 @@ def _exact(
         records=seen.records,
         generator=generator,
         allowed=allowed,
+        deep=deep,
     )
     known = tuple(candidates.tokens[candidates.shown].tolist())
     # A batch that does not explain the gradient decides nothing, though tokens may be known.
@@ -275,8 +279,9 @@ def _assembled(
     records: int,
     generator: torch.Generator,
     allowed: float,
+    deep: bool,
 ) -> Batch | None:
-    """The batch that explains most of the gradient."""
+    """The batch that explains most of the gradient; by algebra alone unless the search is deep."""
     if not bool(held.allowed.any(dim=0).all()):
         return None
     starts = suggested(held, records=records, generator=generator)
@@ -287,12 +292,14 @@ def _assembled(
         search = Assembly(
             network=network, tests=tests, candidates=held, records=records, generator=generator
         )
-        for way in (search.prefixes, lambda: search.search(starts)):
+        for way in (search.prefixes, lambda: search.search(starts) if deep else []):
             other = explainer.labelled(way())
             if other is not None and (best is None or other.residual < best.residual):
                 best = other
             if best is not None and best.residual <= allowed:
                 return best
+    if not deep:
+        return best
     return refined(explainer, held, best, generator=generator, allowed=allowed)
 
 
