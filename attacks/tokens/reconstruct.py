@@ -46,6 +46,7 @@ _FILLED = (
     "every row of the embedding's gradient is filled, as noise or a decay of weights that was not "
     "declared fills them too, and no batch was found that makes the gradient"
 )
+_NEXT = "the model predicts tokens: the label of a record is the token that follows it"
 _ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
@@ -142,6 +143,7 @@ def _with_last(found: TokenReconstruction) -> TokenReconstruction:
         found,
         tokens=tokens if found.decided == "sequences" else tokens.sort(dim=1).values,
         labels=torch.full_like(found.labels, UNKNOWN),
+        notes=tuple(note for note in found.notes if note != _NEXT),
         found=tuple(sorted({*found.found, *tokens.flatten().tolist()} - {UNKNOWN})),
     )
 
@@ -255,6 +257,7 @@ def _exact(
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
+    notes += (_NEXT,) if network.follows else ()
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
     return TokenReconstruction(
         tokens=tokens,
