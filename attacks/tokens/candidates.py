@@ -411,7 +411,7 @@ def candidates_of(
     # Of all tokens those that may stand somewhere; shown ones in any case.
     some = allowed.any(dim=1) | (torch.zeros(len(tokens)).bool() if shown is None else True)
     tokens, allowed, seen = tokens[some], allowed[some], seen[some]
-    known = torch.isin(tokens, shown) if sure else torch.zeros(len(tokens)).bool()
+    known = torch.isin(tokens, shown if sure and shown is not None else tokens[:0])
     known &= ~torch.isin(tokens, torch.tensor(network.table.constant, dtype=torch.int64))
     candidates = Candidates(
         tokens=tokens,
@@ -534,7 +534,9 @@ def sees_far(network: Network) -> bool:
     tokens = [v for v in range(network.table.vocabulary) if v != network.table.padding]
     draw = torch.Generator().manual_seed(0)
     at = torch.randint(len(tokens), (network.length,), generator=draw)
-    at = torch.cat([at[None].flip(1), at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))])])
+    at = torch.cat(
+        [at[None].flip(1), at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))])]
+    )
     with torch.no_grad(), twice_differentiable():
         logits = functional_call(
             network.model, dict(network.values), (torch.tensor(tokens)[at.long() % len(tokens)],)
@@ -565,7 +567,9 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     if own is None or not bool(own.any()):
         return None
     directions = _directions(network, 1)
-    free = _free(own, tokens, directions=directions) if table.tied else torch.eye(table.width).to(own)
+    free = (
+        _free(own, tokens, directions=directions) if table.tied else torch.eye(table.width).to(own)
+    )
     rows = own[tokens] @ free  # (L, width), in the order of the positions
     # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():

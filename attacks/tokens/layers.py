@@ -409,7 +409,6 @@ class _Calls(TorchFunctionMode):
                 )
             )  # fmt: skip
 
-
     def _note_recurrent(self, func: Any, args: Sequence[Any]) -> None:
         """Of every layer and direction what is fed to both weights: the inputs, and the states."""
         fed, start, weights, biased, layers, _, _, twice, first = args
@@ -419,15 +418,13 @@ class _Calls(TorchFunctionMode):
         for own in range(0, layers * sides, sides):
             held = weights[own * kinds : (own + sides) * kinds]
             at = slice(own, own + sides)
-            begun = tuple(s[at] for s in start) if isinstance(start, tuple) else start[at]
-            states = func(fed, begun, held, biased, 1, 0.0, False, twice, first)[0]
-            before = begun[0] if isinstance(start, tuple) else begun
+            begun = [state[at] for state in (start if isinstance(start, tuple) else (start,))]
+            given = tuple(begun) if isinstance(start, tuple) else begun[0]
+            states = func(fed, given, held, biased, 1, 0.0, False, twice, first)[0]
             time = 1 if first else 0
-            for side, (mine, begins) in enumerate(
-                zip(states.chunk(sides, dim=-1), before.unsqueeze(time + 1), strict=True)
-            ):
-                length = mine.shape[time] - 1
-                kept = mine.narrow(time, side, length)
+            for side, mine in enumerate(states.chunk(sides, dim=-1)):
+                begins = begun[0][side].unsqueeze(time)
+                kept = mine.narrow(time, side, mine.shape[time] - 1)
                 past = torch.cat([kept, begins] if side else [begins, kept], dim=time)
                 self._note(fed, held[side * kinds], outputs_first=True)
                 self._note(past, held[side * kinds + 1], outputs_first=True)

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
@@ -61,6 +63,7 @@ def reconstruct_tokens(
     generator: torch.Generator,
     labels: Tensor | None = None,
     public: Tensor | None = None,
+    progress: Progress | None = None,
 ) -> TokenReconstruction:
     """Rebuild a batch of tokens from its gradient.
 
@@ -73,6 +76,8 @@ def reconstruct_tokens(
         labels: (B,) labels where the attacker knows them, in the order of the records.
         public: (N, L) public records, for the power of the test under noise; random tokens where
             None.
+        progress: called with (gradients of records, most, "") while these are tried one by one,
+            where algebra does not end the search: without noise alone.
 
     Returns:
         What is known of the batch, on the CPU.
@@ -121,17 +126,17 @@ def reconstruct_tokens(
         if not seen.gradient.any():
             return _undecided(seen, (), length=length, why=_ZERO)
         rounding = max(rounding_of(observation.gradient), observation.rounding)
-        how = {"generator": generator, "rounding": rounding}
+        how: dict[str, Any] = {"generator": generator, "rounding": rounding, "progress": progress}
         if not network.follows:
-            return _exact(seen, network, explainer, labels=labels, deep=True, **how)
-        found = _exact(seen, network, explainer, labels=labels, deep=False, **how)
+            return _exact(network, explainer, labels=labels, deep=True, **how)
+        found = _exact(network, explainer, labels=labels, deep=False, **how)
         if found.certificate is None and length > 1:
             # Of a text of which every token but the first is predicted the last is a label alone.
             shorter = replace(network, length=length - 1)
-            other = _with_last(_exact(seen, shorter, explainer, labels=None, deep=False, **how))
+            other = _with_last(_exact(shorter, explainer, labels=None, deep=False, **how))
             if other.certificate is not None:
                 return other
-            found = _exact(seen, network, explainer, labels=labels, deep=True, **how)
+            found = _exact(network, explainer, labels=labels, deep=True, **how)
             return found if found.found else replace(other, labels=found.labels)
         return found
 
@@ -199,7 +204,6 @@ def check_tokens(tokens: Tensor, *, vocabulary: int, length: int, name: str) -> 
 
 
 def _exact(
-    seen: Observation,
     network: Network,
     explainer: Explainer,
     *,
@@ -207,8 +211,10 @@ def _exact(
     labels: Tensor | None,
     rounding: float,
     deep: bool,
+    progress: Progress | None,
 ) -> TokenReconstruction:
     table, length, classes = network.table, network.length, explainer.classes
+    seen = explainer.observation
     gradients = unflatten(network.model, seen.gradient[0])
     # Layers by record; where padding makes them fewer, the model hides it.
     layers = faithful(
@@ -224,22 +230,16 @@ def _exact(
     candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
-    own = table.tied and table.parameter and not network.follows
-    if own and classes == table.vocabulary and candidates.shown.any():
+    tied = table.tied and classes == table.vocabulary and candidates.shown.any()
+    if tied and table.parameter and not network.follows:
         rows, tokens = gradients[table.parameter], candidates.tokens[candidates.shown]
         explainer.likely = likely_labels(rows, tokens, records=seen.records)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
     batch = _assembled(
-        network,
-        tests,
-        candidates,
-        explainer,
-        records=seen.records,
-        generator=generator,
-        allowed=allowed,
-        deep=deep,
-    )
+        network, tests, candidates, explainer, generator=generator, allowed=allowed, deep=deep,
+        progress=progress,
+    )  # fmt: skip
     known = tuple(candidates.tokens[candidates.shown].tolist())
     # A batch that does not explain the gradient decides nothing, though tokens may be known.
     if batch is None or not batch.residual <= allowed:
@@ -279,14 +279,15 @@ def _assembled(
     held: Candidates,
     explainer: Explainer,
     *,
-    records: int,
     generator: torch.Generator,
     allowed: float,
     deep: bool,
+    progress: Progress | None,
 ) -> Batch | None:
     """The batch that explains most of the gradient; by algebra alone unless the search is deep."""
     if not bool(held.allowed.any(dim=0).all()):
         return None
+    records = explainer.observation.records
     starts = suggested(held, records=records, generator=generator)
     best = explainer.labelled(starts)
     if best is not None and best.residual <= allowed:
@@ -303,7 +304,7 @@ def _assembled(
                 return best
     if not deep:
         return best
-    return refined(explainer, held, best, generator=generator, allowed=allowed)
+    return refined(explainer, held, best, generator=generator, allowed=allowed, progress=progress)
 
 
 def _in_order(found: Batch, labels: Tensor | None) -> Batch:
@@ -328,13 +329,13 @@ def _said(certificate: Certificate) -> tuple[str, tuple[str, ...]]:
         return "sequences", ()
     if certificate.membership:
         return "multisets", (
-            "other orders of a record's tokens may send the same gradient, so that their order is not "
-            "known",
+            "other orders of a record's tokens may send the same gradient, so that their order is "
+            "not known",
         )
     open_ = "" if certificate.order else ", nor their order"
     return "batch", (
-        "tokens exchanged between records may send the same gradient, so that it is not known which "
-        f"record holds which{open_}",
+        "tokens exchanged between records may send the same gradient, so that it is not known "
+        f"which record holds which{open_}",
     )
 
 
