@@ -192,8 +192,10 @@ class Assembly:
         choice = [held.tokens[held.allowed[:, place]] for place in range(length)]
         # The last place on which each row depends.
         probe = torch.stack([options[0] for options in choice]).repeat(length + 1, 1)
+        table = self.network.table
+        words = [v for v in range(table.vocabulary) if v != table.padding]
         for place, options in enumerate(choice):
-            probe[place + 1, place] = options[-1]
+            probe[place + 1, place] = words[words[0] == int(options[0])]
         ends = [
             ((fed[1:] - fed[0]).norm(dim=2) > _RANK * fed[0].norm(dim=1)).T.long()
             * torch.arange(1, length + 1)

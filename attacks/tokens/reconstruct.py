@@ -16,6 +16,7 @@ Shape letters: K intercepts, B records, L positions, V tokens of the vocabulary,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -129,16 +130,16 @@ def reconstruct_tokens(
         how: dict[str, Any] = {"generator": generator, "rounding": rounding, "progress": progress}
         if not network.follows:
             return _exact(network, explainer, labels=labels, deep=True, **how)
-        found = _exact(network, explainer, labels=labels, deep=False, **how)
-        if found.certificate is None and length > 1:
-            # Of a text of which every token but the first is predicted the last is a label alone.
-            shorter = replace(network, length=length - 1)
-            other = _with_last(_exact(shorter, explainer, labels=None, deep=False, **how))
+        found = _exact(network, explainer, labels=labels, deep=length == 1, **how)
+        if length == 1 or found.certificate is not None:
+            return found
+        # Of a text of which every token but the first is predicted the last is a label alone.
+        shorter = replace(network, length=length - 1)
+        with suppress(InputError):  # of more tokens than it has
+            other = _exact(shorter, explainer, labels=None, deep=False, **how)
             if other.certificate is not None:
-                return other
-            found = _exact(network, explainer, labels=labels, deep=True, **how)
-            return found if found.found else replace(other, labels=found.labels)
-        return found
+                return _with_last(other)
+        return _exact(network, explainer, labels=labels, deep=True, **how)
 
 
 def _with_last(found: TokenReconstruction) -> TokenReconstruction:
@@ -149,7 +150,7 @@ def _with_last(found: TokenReconstruction) -> TokenReconstruction:
         tokens=tokens if found.decided == "sequences" else tokens.sort(dim=1).values,
         labels=torch.full_like(found.labels, UNKNOWN),
         notes=tuple(note for note in found.notes if note != _NEXT),
-        found=tuple(sorted({*found.found, *tokens.flatten().tolist()} - {UNKNOWN})),
+        found=tuple(tokens.unique().tolist()),
     )
 
 
