@@ -63,6 +63,18 @@ class Factors(NamedTuple):
     sources: list[tuple[int, ...]]
 
 
+def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """Positions start[i], ..., start[i + 1] - 1 for every i of `which`, one after the other."""
+    first, count = start[which], start[which + 1] - start[which]
+    before = np.cumsum(count) - count
+    return np.repeat(first - before, count) + np.arange(count.sum())
+
+
+def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:
+    """Where lines of a compressed matrix have entries: columns of rows, or rows of columns."""
+    return np.asarray(matrix.indices[entries(matrix.indptr, which)])
+
+
 def factor(contributions: np.ndarray | csr_array, noise: np.ndarray | csr_array) -> Factors:
     """Eliminate the noise sources of a view.
 

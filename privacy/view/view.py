@@ -57,13 +57,14 @@ from numpy.typing import NDArray
 
 from .._validate import check_real, whole, within
 from ..errors import InputError, InputTypeError, UnsupportedView
-from .elimination import Factors, factor
+from .elimination import Factors, entries, factor, rows_at
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
 _BOUNDS = (1e-100, 1e100)  # of a contribution; squares of what lies outside leave the floats
+_MOST_DENSE = 2**16  # entries of a victim's columns that are gathered without slicing a matrix
 _SWEEPS = 2_000  # of the search; it may stop early at no risk
 
 
@@ -143,8 +144,16 @@ class View:
         return self._information(self._checked(columns))
 
     def _information(self, columns: list[int]) -> np.ndarray:
-        whitened = self._factors.whitened[:, columns]
-        return np.asarray((whitened.T @ whitened).toarray())
+        whitened = self._factors.whitened
+        at = entries(whitened.indptr, np.asarray(columns, dtype=int))
+        rows, row = np.unique(whitened.indices[at], return_inverse=True)
+        if len(rows) * len(columns) > _MOST_DENSE:
+            some = whitened[:, columns]
+            return np.asarray((some.T @ some).toarray())
+        dense = np.zeros((len(rows), len(columns)))
+        lengths = np.diff(whitened.indptr)[columns]
+        dense[row, np.repeat(np.arange(len(columns)), lengths)] = whitened.data[at]
+        return np.asarray(dense.T @ dense)
 
     def leaks(self, columns: Sequence[int]) -> tuple[str, ...]:
         """Name the messages, in their order, whose combination shows a column without noise.
@@ -154,9 +163,9 @@ class View:
         """
         columns = self._checked(columns)
         clean, sources = self._factors.clean, self._factors.sources
-        touched = np.unique(clean[:, columns].tocoo().coords[0])
+        touched = np.unique(rows_at(clean, np.asarray(columns, dtype=int)))
         if not len(touched):
-            if self._factors.doubtful[:, columns].nnz:
+            if len(rows_at(self._factors.doubtful, np.asarray(columns, dtype=int))):
                 raise UnsupportedView(
                     "the noise cancels between messages, and what is left of a contribution is "
                     "indistinguishable from "

@@ -246,7 +246,8 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
     """Time the parts of a run.
 
     A first round may read every record, as a variance-reduced gradient begins; what it takes more
-    than the second counts once, with the building. One of two minutes stands for all.
+    than the second counts once, with the building. One of two minutes stands for all, and so does a
+    building of one.
     On a CPU these are seconds of processing, which other programs do not lengthen.
 
     Args:
@@ -266,8 +267,10 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
 
     training = rows[0].training.model_copy(update={"seed": rows[0].training.seed + 1})
     session, engine, begin = build(rows[0])
-    again = build(rows[0].model_copy(update={"training": training}))[2]
-    row = build(rows[1])[2] if len(rows) > 1 else begin
+    again = row = begin
+    if begin < _LONG / 2:
+        again = build(rows[0].model_copy(update={"training": training}))[2]
+        row = build(rows[1])[2] if len(rows) > 1 else begin
     device = session.built.setting.device
     first = a_round = _seconds(engine.advance, device)
     if first < _LONG:
@@ -284,7 +287,7 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
     )
 
 
-_LONG = 120.0  # seconds, after which another round would make pricing itself dear
+_LONG = 120.0  # seconds of a round, after which another would make pricing itself dear
 
 
 def _attack_seconds(config: RunFile, device: torch.device) -> float:

@@ -164,8 +164,12 @@ class AccountedRun:
         return self._traced(bound, noise_multiplier)
 
     def reference(self, noise_multiplier: float) -> AlgorithmTrace:
-        """The run at a noise multiplier, at clip norm 1 and with another batch size."""
-        return self._traced(self.reference_bound(noise_multiplier), noise_multiplier)
+        """The run at a noise multiplier, at clip norm 1 and with another batch size.
+
+        Its figures are compared with those of `trace`, where the step is traced again.
+        """
+        bound = self.reference_bound(noise_multiplier)
+        return self._traced(bound, noise_multiplier, again=False)
 
     def reference_bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with the numbers of `reference`.
@@ -215,7 +219,9 @@ class AccountedRun:
             records=self.records if self.algorithm.needs_records else None,
         )
 
-    def _traced(self, bound: Bound, noise_multiplier: float) -> AlgorithmTrace:
+    def _traced(
+        self, bound: Bound, noise_multiplier: float, *, again: bool = True
+    ) -> AlgorithmTrace:
         algorithm_trace = trace(
             bound.init,
             bound.step,
@@ -223,6 +229,7 @@ class AccountedRun:
             rounds=self.rounds,
             noise_multiplier=noise_multiplier,
             release=bound.release,
+            again=again,
         )
         if not self.missing or isinstance(self.graph, ScheduledGraph):
             return algorithm_trace

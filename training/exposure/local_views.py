@@ -15,8 +15,10 @@ Messages that the closure determines count as seen (`Relations`): their rows are
 end states that they replace tie all agents together. Where linked rows span the graph, as with
 noise that every agent shares with its neighbours, the local view is the whole one.
 
-Equal local views, with columns named by first appearance, are factorised once. The key is the
-whole local problem, byte by byte, so nothing is taken to be equal that is not.
+Equal local views are factorised once, and a victim's figures in them found once. Their columns are
+named by first appearance; where rows span the graph these are ordered from the adversary on, and
+columns by what they hold, so that on a ring all agents have one problem. The key is the whole local
+problem, byte by byte, so nothing is taken to be equal that is not.
 """
 
 from __future__ import annotations
@@ -29,11 +31,12 @@ import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
-from ...privacy.participation import Draws
+from ...privacy.participation import Draws, Reach
+from ...privacy.view.elimination import entries
 from ...privacy.view.view import View
 from ..tracing.linear_forms import Messages, NoiseSources
 from ..tracing.round_trace import Charge, Key, RoundTrace, Sensitivity, charges, joined, kinds
-from .shared_view import Pairs, Relations, SharedView, entries
+from .shared_view import Pairs, Relations, SharedView
 
 _FEW_OWNERS = 8  # in linked rows, that are not yet worth a problem for all of them
 _MOST_KEPT = 5_000  # coefficients of a local problem that is kept for others like it
@@ -64,7 +67,9 @@ class LocalViews:
         self.problems: dict[Any, _Problem] = {}
         self._relations = Relations(trace.record)
         self._shared: dict[bytes, SharedView] = {}
-        self._batches: dict[int, dict[Key, _Batch]] = {}
+        self.found: dict[Any, list[Sensitivity]] = {}
+        self._batches: dict[int, _VictimBatches] = {}
+        self._alike: dict[Any, int] = {}
         self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
 
     def of_adversary(self, who: Adversary) -> AdversaryView:
@@ -135,10 +140,28 @@ class LocalViews:
             self._shared[key] = SharedView(self.trace, self._relations, seen)
         return self._shared[key]
 
-    def local(self, shared: SharedView, rows: np.ndarray, unknown: np.ndarray) -> _Local:
-        """Some rows of a shared view as a problem, a known one where there is an equal one."""
-        A, columns, names = _renamed(shared.contributions, rows, None)
-        B, _, _ = _renamed(shared.noise, rows, unknown)
+    def local(
+        self,
+        shared: SharedView,
+        rows: np.ndarray,
+        unknown: np.ndarray,
+        *,
+        origin: int | None = None,
+    ) -> _Local:
+        """Some rows of a shared view as a problem, a known one where there is an equal one.
+
+        Args:
+            origin: the agent from which on rows are ordered; None leaves their order.
+        """
+        if origin is not None:
+            group, *ends = shared.places[rows].T
+            from_here = [
+                np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends
+            ]
+            rows = rows[np.lexsort((*reversed(from_here), group))]
+        by_content = origin is not None
+        A, columns, names = _renamed(shared.contributions, rows, None, by_content=by_content)
+        B, _, _ = _renamed(shared.noise, rows, unknown, by_content=by_content)
         vectors = _by_appearance(shared.vectors[columns[np.argsort(names)]])[1]
         key = tuple(part.tobytes() for part in (*A, *B, vectors))
         problem = self.problems.get(key)
@@ -149,10 +172,16 @@ class LocalViews:
                 self.problems[key] = problem
         return _Local(rows, problem, columns, names)
 
-    def batches(self, victim: int) -> dict[Key, _Batch]:
-        """As `RoundTrace.of_victim`."""
+    def batches(self, victim: int) -> _VictimBatches:
+        """What a victim's records enter."""
         if victim not in self._batches:
-            self._batches[victim] = self.trace.of_victim(victim)
+            by_key, reaches = self.trace.of_victim(victim), self.trace.reaches(victim)
+            every = np.asarray([c for held, _, _ in by_key.values() for c in held], dtype=int)
+            parts = tuple((len(held), *bounds, draws) for held, bounds, draws in by_key.values())
+            vectors = _by_appearance(self.trace.vectors[every])[1].tobytes()
+            like = (tuple(by_key), parts, vectors, tuple(reaches))
+            number = self._alike.setdefault(like, len(self._alike))
+            self._batches[victim] = _VictimBatches(by_key, reaches, every, number)
         return self._batches[victim]
 
 
@@ -178,7 +207,7 @@ class AdversaryView:
         self.shared = shared
         self._views, self._who = views, who
         self._rows, self._known = rows, known
-        self._spanning: list[_Local] = []
+        self._spanning: list[tuple[np.ndarray, _Local]] = []
 
     def touched(self) -> list[int]:
         """Victims who may fare otherwise than against one who sees the shared view alone."""
@@ -199,16 +228,18 @@ class AdversaryView:
         """
         if victim in self._who.agents:
             raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
-        by_key = self._views.batches(victim)
-        batches = list(by_key.values())
-        local = self._local(np.asarray([c for held, _, _ in batches for c in held], dtype=int))
-        trace = self._views.trace
-        reaches = trace.reaches(victim)
-        drawn = [draws for _, _, draws in batches]
-        alike = kinds(drawn, reaches) if sums else [None] * len(drawn)
-        charged = local.charges([(held, bounds) for held, bounds, _ in batches], alike)
-        found = trace.found(charged, batches, reaches)
-        return joined(found, list(by_key), unit=trace.unit)
+        of = self._views.batches(victim)
+        local = self._local(of.contributions)
+        # A victim whose columns are called the same in the same problem was looked at before.
+        key = (id(local.problem), local.names_of(of.contributions).tobytes(), of.alike, sums)
+        if key not in self._views.found:
+            batches, trace = list(of.by_key.values()), self._views.trace
+            drawn = [draws for _, _, draws in batches]
+            alike = kinds(drawn, of.reaches) if sums else [None] * len(drawn)
+            charged = local.charges([(held, bounds) for held, bounds, _ in batches], alike)
+            found = trace.found(charged, batches, of.reaches)
+            self._views.found[key] = joined(found, list(of.by_key), unit=trace.unit)
+        return self._views.found[key]
 
     def local_to(self, contributions: Sequence[int]) -> LocalColumns:
         """The linked rows of some contributions as a view, and what the columns are called in it.
@@ -227,11 +258,11 @@ class AdversaryView:
 
     def _local(self, contributions: np.ndarray) -> _Local:
         seen, unknown = self._masks
+        for owned, local in self._spanning:
+            if owned[contributions].all():
+                return local
         rows = self.shared.rows_holding(contributions)
         rows = rows[seen[rows]]
-        for local in self._spanning:
-            if np.isin(rows, local.rows, assume_unique=True).all():
-                return local
         # What shares unknown noise with these rows says something of them; nothing else does.
         rows = self.shared.linked(rows, seen=seen, unknown=unknown)
         owners = self.shared.owners_in(rows)
@@ -243,10 +274,22 @@ class AdversaryView:
             if len(more) == len(owners):
                 break
             owners = more
-        local = self._views.local(self.shared, rows, unknown)
-        if spans:
-            self._spanning.append(local)
+        if not spans:
+            return self._views.local(self.shared, rows, unknown)
+        local = self._views.local(
+            self.shared, rows, unknown, origin=min(self._who.agents, default=0)
+        )
+        self._spanning.append((np.isin(self.shared.owners, owners), local))
         return local
+
+
+class _VictimBatches(NamedTuple):
+    """What a victim's records enter; `alike` is the same number where only the victim differs."""
+
+    by_key: dict[Key, _Batch]
+    reaches: list[tuple[Reach, bool]]
+    contributions: np.ndarray
+    alike: int
 
 
 class LocalColumns(NamedTuple):
@@ -304,15 +347,21 @@ class _Local(NamedTuple):
         at = dict(zip(self.contributions.tolist(), self.names.tolist(), strict=True))
         return LocalColumns(self.problem.view, {c: at[c] for c in contributions if c in at})
 
+    def names_of(self, contributions: np.ndarray) -> np.ndarray:
+        """What contributions are called; -1 for those that are in no row."""
+        if not len(self.contributions):
+            return np.full(len(contributions), -1)
+        at = np.searchsorted(self.contributions, contributions)
+        at = np.minimum(at, len(self.contributions) - 1)
+        return np.where(self.contributions[at] == contributions, self.names[at], -1)
+
     def charges(self, batches: _Batches, kinds: Sequence[Draws | None]) -> list[Charge]:
         """What a victim's batches are charged; contributions that are in no row add nothing."""
         inside = []
         for columns, bounds in batches:
-            at = np.searchsorted(self.contributions, columns)
-            at = np.minimum(at, max(len(self.contributions) - 1, 0))
-            held = self.contributions[at] == columns if len(self.contributions) else at < 0
-            kept = [b for b, is_held in zip(bounds, held.tolist(), strict=True) if is_held]
-            inside.append((self.names[at[held]].tolist() if kept else [], kept))
+            names = self.names_of(np.asarray(columns, dtype=int))
+            kept = [b for b, name in zip(bounds, names.tolist(), strict=True) if name >= 0]
+            inside.append((names[names >= 0].tolist(), kept))
         return self.problem.charges(inside, kinds)
 
 
@@ -325,9 +374,13 @@ class _Parts(NamedTuple):
 
 
 def _renamed(
-    matrix: Any, rows: np.ndarray, keep: np.ndarray | None
+    matrix: Any, rows: np.ndarray, keep: np.ndarray | None, *, by_content: bool
 ) -> tuple[_Parts, np.ndarray, np.ndarray]:
-    """Rows over the columns `keep`, named by first appearance; the columns used and their names."""
+    """Rows over the columns `keep`; the columns used and their names.
+
+    Columns are named by first appearance, or by what they hold in which rows. Noise is the same
+    with another sign, so columns of sources are given by `keep` and begin with a positive entry.
+    """
     at = entries(matrix.indptr, rows)
     columns, data = matrix.indices[at], matrix.data[at]
     row = np.repeat(np.arange(len(rows)), matrix.indptr[rows + 1] - matrix.indptr[rows])
@@ -335,6 +388,16 @@ def _renamed(
         kept = keep[columns]
         columns, data, row = columns[kept], data[kept], row[kept]
     used, named, names = _by_appearance(columns)
+    if by_content:
+        order = np.lexsort((row, named))
+        starts = np.searchsorted(named[order], np.arange(len(used)))
+        if keep is not None:
+            data = data * np.sign(data[order][starts])[named]
+        held = [(row[of].tolist(), data[of].tolist()) for of in np.split(order, starts[1:])]
+        again = np.argsort(sorted(range(len(used)), key=held.__getitem__))
+        named, names = again[named], again[names]
+        order = np.lexsort((named, row))
+        data, named, row = data[order], named[order], row[order]
     indptr = np.r_[0, np.cumsum(np.bincount(row, minlength=len(rows)))]
     return _Parts(data, named, indptr), used, names
 

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ...privacy.view.elimination import entries, rows_at
 from ..tracing.linear_forms import Contributions, Messages, NoiseSources
 from ..tracing.round_trace import RoundTrace
 from ..tracing.sparse_rows import widened
@@ -148,6 +149,7 @@ class SharedView:
         contributions: (rows, contributions) csr.
         noise: (rows, sources) csr.
         is_seen: (rows,) whether a row is seen; the others are the contents of hidden messages.
+        places: (rows, 3) what each row belongs to, and its agent and the other one, or -1.
         row_of_message: (columns,) the row of a hidden message, -1 where it holds nothing private.
         source_of_column: (columns,) the position of a column among the sources, -1 elsewhere.
         owners: (contributions,) whose data each is.
@@ -168,26 +170,37 @@ class SharedView:
         width = trace.columns
         # Rows of what is seen first: the closure, the end states and the messages of the mask.
         closed = [rows for _, rows in (*trace.record.closure, *trace.record.end_state.items())]
+        places = [
+            np.stack([np.arange(of.shape[0]), -np.ones(of.shape[0], int)], 1) for of in closed
+        ]
         hidden, of_hidden = list[Any](), list[np.ndarray]([np.zeros(0, dtype=int)])
+        places_of_hidden = list[np.ndarray]()
         for g in trace.messages:
             mask = self.seen[g.start : g.start + g.size]
-            closed.append(g.rows[np.flatnonzero(mask)])
-            hidden.append(g.rows[np.flatnonzero(~mask)])
+            for matrices, agents, at in (
+                (closed, places, np.flatnonzero(mask)),
+                (hidden, places_of_hidden, np.flatnonzero(~mask)),
+            ):
+                matrices.append(g.rows[at])
+                agents.append(g.ends[at])
             of_hidden.append(g.start + np.flatnonzero(~mask))
         # Then the contents of hidden messages, each with the column of its message.
         parts = [widened(csr_array(part), width) for part in (*closed, *hidden)]
         rows = csr_array(vstack([csr_array((0, width)), *parts]))
         message = np.full(rows.shape[0], -1)
         message[len(message) - sum(map(len, of_hidden)) :] = np.concatenate(of_hidden)
+        ends = [*places, *places_of_hidden]
+        numbered = [np.insert(of, 0, number, axis=1) for number, of in enumerate(ends)]
+        self.places = np.concatenate([np.zeros((0, 3), dtype=int), *numbered])
         if without is not None:
             kept = np.flatnonzero((message >= 0) | (abs(rows) @ without.astype(float) == 0))
-            rows, message = rows[kept], message[kept]
+            rows, message, self.places = rows[kept], message[kept], self.places[kept]
         # In terms of contributions and noise; rows that hold neither say nothing.
         rows = trace.expand(rows, unseen=self._is_hidden)
         contributions = columns_of(trace, Contributions)
         sources = columns_of(trace, NoiseSources)
         private = np.flatnonzero(np.diff(rows[:, np.r_[contributions, sources]].indptr))
-        rows, message = rows[private], message[private]
+        rows, message, self.places = rows[private], message[private], self.places[private]
         self.contributions = csr_array(rows[:, contributions])
         self.noise = csr_array(rows[:, sources])
         self.is_seen = message < 0
@@ -292,18 +305,6 @@ def columns_of(trace: RoundTrace, kind: type) -> np.ndarray:
     """The columns of all groups of a kind."""
     ranges = [np.arange(g.start, g.start + g.size) for g in trace.groups if isinstance(g, kind)]
     return np.concatenate([np.zeros(0, dtype=int), *ranges])
-
-
-def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """Positions start[i], ..., start[i + 1] - 1 for every i of `which`, one after the other."""
-    first, count = start[which], start[which + 1] - start[which]
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(count.sum())
-
-
-def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:
-    """Where lines of a compressed matrix have entries: columns of rows, or rows of columns."""
-    return np.asarray(matrix.indices[entries(matrix.indptr, which)])
 
 
 def numbered(rows: csr_array, numbers: dict[bytes, int]) -> np.ndarray:

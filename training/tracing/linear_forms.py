@@ -141,6 +141,14 @@ class Messages:
         mask[self.links[:, 0]] = True
         return mask
 
+    @property
+    def ends(self) -> np.ndarray:
+        """(size, 2): who sends each message, and who alone receives it, or -1."""
+        found = np.stack([self.senders, np.full(self.size, -1)], axis=1)
+        found[self.links[:, 0], 1] = self.links[:, 1]
+        found[np.bincount(self.links[:, 0], minlength=self.size) > 1, 1] = -1
+        return found
+
     def seen_by(self, agents: frozenset[int]) -> np.ndarray:
         """A mask of the messages sent to or by one of `agents`."""
         mask = np.isin(self.senders, list(agents)) & self.crossing

@@ -96,6 +96,7 @@ def trace(
     rounds: int,
     noise_multiplier: float | None,
     release: FinalRelease | None = None,
+    again: bool = True,
 ) -> AlgorithmTrace:
     """Run `init` and `step` on symbols: every message as linear forms over gradients and noise.
 
@@ -110,6 +111,8 @@ def trace(
         noise_multiplier: at which noise the two add theirs, noise_std / clip_norm; None where
             only what is sent matters, and no figure is asked for.
         release: which fields of the state leave after the last round; all where None.
+        again: whether all is done again and compared; without it only figures may be asked for, of
+            a step that is traced with other numbers and compared.
 
     Raises:
         ValueError: fewer than one round, a noise multiplier that is not that of the step, or a
@@ -139,7 +142,7 @@ def trace(
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
             apart, scripts = _every_round(
-                init, step, begun, start.record, graph=graph, rounds=rounds
+                init, step, begun, start.record, graph=graph, rounds=rounds, again=again
             )
             return AlgorithmTrace(start, apart, noise_multiplier, scripts, release)
         every.append(call)
@@ -152,7 +155,8 @@ def trace(
             )
         turns.setdefault(of, one)
         calls.setdefault(of, call)
-    check_repeats(init, step, begun.script, every, graph=graph)
+    if again:
+        check_repeats(init, step, begun.script, every, graph=graph)
     period = min(rounds, len(graph.graphs))
     by_turn = [calls[graph.at(index)] for index in range(1, period + 1)]
     scripts = PlannedScripts(
@@ -284,6 +288,7 @@ def _every_round(
     *,
     graph: Topology | ReducedGraph,
     rounds: int,
+    again: bool,
 ) -> tuple[list[tuple[RoundTrace, int]], PlannedScripts]:
     """Each round by itself; one that repeats an earlier one is the same object."""
     found, earlier, calls = list[RoundTrace](), EarlierRounds(), list[TracedCall]()
@@ -293,7 +298,8 @@ def _every_round(
         calls.append(call)
         state = call.after
         found.append(earlier.matched(one, graph.at(index)))
-    check_repeats(init, step, begun.script, calls, graph=graph)
+    if again:
+        check_repeats(init, step, begun.script, calls, graph=graph)
     scripts = PlannedScripts(
         begun.script,
         [call.script for call in calls],
