@@ -258,6 +258,30 @@ def _replaced(
     return [other for _, other in sorted(found, key=lambda pair: pair[0])[:_REPLACED]]
 
 
+_LABELS = 4  # classes a record that are tried as its label, beside the tokens
+
+
+def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, ...]:
+    """Classes of an output that shares the table: those that hold the directions, and the tokens.
+
+    Of a record the label has the largest coefficient, |p - 1| = sum of all other p. So its row is
+    among those with the largest share of a direction, whatever size that has.
+
+    Args:
+        rows: (V, d) gradient of the table.
+        tokens: (S,) tokens of the batch, whose rows hold more.
+        records: number B of records.
+
+    >>> likely_labels(torch.tensor([[-0.9], [0.1], [0.1], [0.7]]), torch.tensor([2]), records=1)
+    (0, 1, 2, 3)
+    """
+    every = torch.arange(len(rows))
+    classes = every[~torch.isin(every, tokens)]
+    along = torch.linalg.svd(rows[classes], full_matrices=False)[0][:, :records]
+    most = along.square().sum(dim=1).topk(min(_LABELS * records, len(classes))).indices
+    return tuple(torch.cat([classes[most], tokens]).unique().tolist())
+
+
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
 _COLUMNS = 512  # records times classes that are solved for at once
 _SPLIT = 256  # records whose logits are computed at once

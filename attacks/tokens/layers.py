@@ -301,9 +301,8 @@ def network_of(model: nn.Module, flat: Tensor, *, table: Table, length: int) -> 
     """A model at flat parameters (D,), in float64."""
     twin = dense(model).double()
     values = {name: value.detach().double() for name, value in unflatten(twin, flat).items()}
-    token = next(v for v in range(table.vocabulary) if v != table.padding)
     with torch.no_grad(), twice_differentiable():
-        logits = functional_call(twin, values, (torch.full((1, length), token),))
+        logits = functional_call(twin, values, (torch.zeros(1, length, dtype=torch.int64),))
     return Network(
         model=twin, values=values, table=table, length=length, follows=logits.ndim > _MATRIX
     )
@@ -412,18 +411,16 @@ class _Calls(TorchFunctionMode):
     def _note_recurrent(self, func: Any, args: Sequence[Any]) -> None:
         """Of every layer and direction what is fed to both weights: the inputs, and the states."""
         fed, start, weights, biased, layers, _, _, twice, first = args
-        sides, kinds = 1 + bool(twice), 2 + 2 * bool(biased)
+        sides, kinds, time = 1 + bool(twice), 2 + 2 * bool(biased), int(bool(first))
         if len(weights) != layers * sides * kinds:  # states are projected
             return
         for own in range(0, layers * sides, sides):
-            held = weights[own * kinds : (own + sides) * kinds]
-            at = slice(own, own + sides)
-            begun = [state[at] for state in (start if isinstance(start, tuple) else (start,))]
-            given = tuple(begun) if isinstance(start, tuple) else begun[0]
+            held, at = weights[own * kinds : (own + sides) * kinds], slice(own, own + sides)
+            given = tuple(s[at] for s in start) if isinstance(start, tuple) else start[at]
             states = func(fed, given, held, biased, 1, 0.0, False, twice, first)[0]
-            time = 1 if first else 0
+            begun = given[0] if isinstance(given, tuple) else given
             for side, mine in enumerate(states.chunk(sides, dim=-1)):
-                begins = begun[0][side].unsqueeze(time)
+                begins = begun[side].unsqueeze(time)
                 kept = mine.narrow(time, side, mine.shape[time] - 1)
                 past = torch.cat([kept, begins] if side else [begins, kept], dim=time)
                 self._note(fed, held[side * kinds], outputs_first=True)

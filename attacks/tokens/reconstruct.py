@@ -30,7 +30,7 @@ from ...training.models.parameters import unflatten
 from ..exact.patches import rounding_of
 from ..problem.observation import HOST, Observation
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, candidates_of, likely_labels, sees_far
+from .candidates import Candidates, candidates_of, sees_far
 from .certificate import (
     PRIOR,
     TOKENS,
@@ -40,6 +40,7 @@ from .certificate import (
     Explainer,
     TokenReconstruction,
     certified,
+    likely_labels,
 )
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined

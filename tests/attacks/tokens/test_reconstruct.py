@@ -13,6 +13,7 @@ from torch.nn import functional
 from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.tokens import certificate
+from overhear.attacks.tokens import reconstruct as reconstruct_module
 from overhear.attacks.tokens.certificate import Explainer, TokenReconstruction
 from overhear.attacks.tokens.layers import probe_tokens, token_table
 from overhear.attacks.tokens.reconstruct import reconstruct_tokens
@@ -34,9 +35,8 @@ replaced = certificate._replaced
 
 def _found(seen: Observation, model: nn.Module, length: int, **how: Any) -> TokenReconstruction:
     generator = torch.Generator().manual_seed(0)
-    return reconstruct_tokens(
-        seen, model, length=length, classes=CLASSES, generator=generator, **how
-    )
+    how = {"classes": CLASSES, **how}
+    return reconstruct_tokens(seen, model, length=length, generator=generator, **how)
 
 
 def _rows(tokens: Tensor) -> list[list[int]]:
@@ -300,20 +300,31 @@ def test_no_text_of_a_random_language_model_is_falsely_certified():
 )
 def test_texts_of_language_models_and_recurrent_layers_are_read_in_order(records, open_, kind):
     torch.manual_seed(2)
-    kind = {"spoken": True, "width": 32, "classes": VOCABULARY, "shared": False, **kind}
-    model = Varied(
-        torch.Generator().manual_seed(0), vocabulary=VOCABULARY, length=6, padding=None, placed=1,
-        deep=True, **kind,
-    )  # fmt: skip
-    x = drawn(records, 6)[0]
+    model, x = _given(**kind), drawn(records, 6)[0]
     x[:, 0] = x[0, 0]
     y = torch.randint(model.classes, (records,)) if open_ else None
-    found = reconstruct_tokens(
-        sent(model, x, y), model, length=6, classes=model.classes,
-        generator=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    found = _found(sent(model, x, y), model, 6, classes=model.classes)
     assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
-    assert sorted(found.labels.tolist()) == sorted((x[:, 0] * 0 - 1 if y is None else y).tolist())
+    assert sorted(found.labels.tolist()) == ([-1] * records if y is None else sorted(y.tolist()))
+
+
+def _given(**kind: Any) -> Varied:
+    kind = {"spoken": True, "width": 32, "classes": VOCABULARY, "shared": False, **kind}
+    draw = torch.Generator().manual_seed(0)
+    return Varied(draw, vocabulary=VOCABULARY, length=6, padding=None, placed=1, deep=True, **kind)
+
+
+def test_what_follows_on_a_place_is_exchanged_before_an_order_is_claimed(monkeypatch):
+    """Two texts share as much as the model sees, so that either end may follow."""
+    torch.manual_seed(2)
+    model, y = _given(mixed="convolution"), torch.tensor([10, 11])
+    x = torch.tensor([[1, 9, 2, 3, 6, 5], [4, 0, 2, 3, 7, 8]])
+    seen = sent(model, x, y)
+    assert _found(seen, model, 6, classes=VOCABULARY).decided == "batch"
+    monkeypatch.setattr(certificate, "_crossed", lambda _: [])
+    assert _found(seen, model, 6, classes=VOCABULARY).decided == "batch"
+    monkeypatch.setattr(reconstruct_module, "sees_far", lambda _: True)
+    assert _found(seen, model, 6, classes=VOCABULARY).decided == "sequences"
 
 
 class _Adapted(nn.Module):
