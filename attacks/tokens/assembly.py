@@ -187,12 +187,11 @@ class Assembly:
         As behind causal attention, and of the states of recurrent layers: a prefix of another
         record than the batch's has a row outside of the span, and is not gone on with.
         """
-        held, length = self.candidates, self.network.length
+        held, table, length = self.candidates, self.network.table, self.network.length
         layers = [test.layer for test in self.tests]
         choice = [held.tokens[held.allowed[:, place]] for place in range(length)]
         # The last place on which each row depends.
         probe = torch.stack([options[0] for options in choice]).repeat(length + 1, 1)
-        table = self.network.table
         words = [v for v in range(table.vocabulary) if v != table.padding]
         for place, options in enumerate(choice):
             probe[place + 1, place] = words[words[0] == int(options[0])]
@@ -219,7 +218,7 @@ class Assembly:
                     left = test.space.distances(fed[:, ended == place]).amax(dim=1)
                     worst = torch.maximum(worst, left / test.space.tolerance)
             if held.hidden:
-                worst[some[:, place] == self.network.table.padding] = 0
+                worst[some[:, place] == table.padding] = 0
             found = found[worst.argsort()[: min(_PREFIXES, int((worst <= 1).sum()))]]
             if len(found) == 0:
                 break

@@ -194,8 +194,7 @@ def outside_few(
 
     An output layer that shares the table adds sum (p - y) h^T to its gradient, of one direction a
     prediction, and the tokens of the batch add derivatives of their own to their rows. The smallest
-    rows hold none of the batch, as a rule; else rows are drawn. All count alike, whatever their
-    size: a row is rounded at its own. From a few the space goes on to all that lie in it.
+    rows hold none of the batch, as a rule; else rows are drawn. Each is rounded at its own size.
 
     Args:
         rows: (V, d) gradient of a table.
@@ -224,12 +223,11 @@ def outside_few(
     floor = _FILLED * rounding * (1 + len(rows) / rows.shape[1]) ** 0.5
     found: tuple[int, Tensor, Tensor] | None = None
     for draw in range(2 + _DRAWS):
-        if draw < 2:
-            within = sizes.argsort()[: inside // (1 + draw)]
-        elif found is None:
-            within = torch.randperm(len(rows), generator=generator)[: 2 * directions]
-        else:
+        if draw > 1 and found is not None:
             break
+        within = sizes.argsort()[: inside // (1 + draw)]
+        if draw > 1:
+            within = torch.randperm(len(rows), generator=generator)[: 2 * directions]
         basis = _directions_of(unit[within], directions, floor)
         for _ in range(_STEPS):
             left = (unit - unit @ basis.T @ basis).norm(dim=1)

@@ -205,11 +205,8 @@ def _crossed(batch: Batch) -> list[Tensor]:
 
 def _continued(batch: Batch, vocabulary: int) -> list[Tensor]:
     """(B, L + 1) with another token after one record."""
-    whole = torch.cat([batch.tokens, batch.labels[:, None]], dim=1)
-    found = [whole.clone() for _ in whole]
-    for record, other in enumerate(found):
-        other[record, -1] = (other[record, -1] + 1) % vocabulary
-    return found
+    others = (batch.labels + torch.eye(len(batch.labels), dtype=torch.int64)) % vocabulary
+    return [torch.cat([batch.tokens, labels[:, None]], dim=1) for labels in others]
 
 
 def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:

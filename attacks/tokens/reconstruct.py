@@ -215,8 +215,8 @@ def _exact(
     deep: bool,
     progress: Progress | None,
 ) -> TokenReconstruction:
-    table, length, classes = network.table, network.length, explainer.classes
-    seen = explainer.observation
+    table, length, seen = network.table, network.length, explainer.observation
+    classes = explainer.classes
     gradients = unflatten(network.model, seen.gradient[0])
     # Layers by record; where padding makes them fewer, the model hides it.
     layers = faithful(

@@ -280,12 +280,11 @@ def _check_own(
     validate_model(model.eval() if evaluated else model, evaluated=evaluated)
     _check_inputs(name, model)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
-    recurrent = next((m for m in model.modules() if isinstance(m, nn.RNNBase)), None)
-    if recurrent is not None and inputs.is_floating_point():
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in model.modules())
+    if recurrent and inputs.is_floating_point():
         raise InputError(
-            f"model {name!r} feeds numbers to a recurrent layer ({type(recurrent).__name__}), "
-            "which is attacked behind an embedding of tokens alone; use opacus.layers.DP"
-            f"{type(recurrent).__name__}, which takes the same weights"
+            f"model {name!r} feeds numbers to a recurrent layer, which is attacked behind an "
+            "embedding of tokens alone; use opacus.layers.DPLSTM or DPGRU, of the same weights"
         )
     with torch.no_grad():
         logits = model(inputs)
