@@ -281,9 +281,9 @@ def test_no_text_of_a_random_model_is_falsely_certified():
 @pytest.mark.slow
 def test_no_text_of_a_random_language_model_is_falsely_certified():
     """Some see a window alone, or no places, or all places at once; a third is tied."""
-    wrong, decided = _false(range(120), spoken=True)
+    wrong, decided = _false(range(60), spoken=True)
     assert wrong == []
-    assert decided >= 80
+    assert decided >= 45
 
 
 @pytest.mark.parametrize(
@@ -294,9 +294,9 @@ def test_no_text_of_a_random_language_model_is_falsely_certified():
         (2, True, {"mixed": "causal", "shared": True}),
         (2, True, {"mixed": "LSTM"}),
         (2, True, {"mixed": "GRU", "spoken": False, "read": "last", "classes": 3}),
-        pytest.param(8, True, {"mixed": "causal", "width": 64}, marks=pytest.mark.slow),
+        pytest.param(4, True, {"mixed": "causal", "width": 48}, marks=pytest.mark.slow),
     ],
-    ids=["one", "two", "tied", "lstm", "gru-class", "eight"],
+    ids=["one", "two", "tied", "lstm", "gru-class", "four"],
 )
 def test_texts_of_language_models_and_recurrent_layers_are_read_in_order(records, open_, kind):
     torch.manual_seed(2)
