@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _LEAKS = ("leak", "within")
 _NOTES = ("no-target",)
 _SECONDS_TRACED = 10.0  # of a second tracer, with --check
-_LONG = 4.0  # seconds of a plan, above which the remedies, plans too, are skipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +90,7 @@ def plan(
     config, ready = load_run_file(run, asked.overrides, notice=tell), None
     from .terminal.progress import waiting
 
-    told, begun = make_console(stderr=True), process_time()
+    told = make_console(stderr=True)
     with waiting(told, "plan", "loading what traces the algorithm"):
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..reports.judgement.advice import advise
@@ -116,8 +114,7 @@ def plan(
         )
     if ready is not None and every_agent:
         planned = make_plan(config, every_agent=True)
-    slow = process_time() - begun > _LONG
-    advice = advise(config, planned, slow=slow)
+    advice = advise(config, planned)
     # A decision and a second trace, where these are asked for.
     decision = None
     if asked.strict:

@@ -28,6 +28,7 @@ from .sentence import text_of
 from .wording import action_sentence, closest_sentence, listed, same_sentence, sentence
 
 _KINDS_OF_ROUND = 16  # each is composed by itself: more make every figure take a second or so
+_MANY_AGENTS = 1_000  # of which a plan takes 10 s and more
 _ROUNDING = 1e-9  # of a figure: less than what the noise is rounded up by
 _LEAKS = (Kind.UNPROTECTED, Kind.INEXPRESSIBLE, Kind.HEURISTIC, Kind.OVER)
 
@@ -104,13 +105,12 @@ class _Case(NamedTuple):
     others: tuple[Guarantee, ...]
 
 
-def advise(config: RunFile, plan: Plan, *, slow: bool = False) -> list[Advice]:
+def advise(config: RunFile, plan: Plan) -> list[Advice]:
     """What leaks in a planned run, what would fix it, and how to set a target if there is none.
 
     Args:
         config: the run file.
         plan: its plan.
-        slow: whether the plan took so long that remedies, which are plans too, shall be skipped.
 
     Returns:
         First what leaks, one entry a reason, or one that nothing exceeds the target; then the
@@ -134,7 +134,7 @@ def advise(config: RunFile, plan: Plan, *, slow: bool = False) -> list[Advice]:
     remedies = [
         entry
         for case in cases
-        for remedy in _remedies(config, plan, facts, case, slow=slow)
+        for remedy in _remedies(config, plan, facts, case)
         if (entry := _told(remedy, case.finding, facts)) is not None
     ]
     if seeded:
@@ -224,9 +224,7 @@ def _most(facts: Facts) -> Advice:
     return Advice(what=what, words=words, epsilon=worst.epsilon)
 
 
-def _remedies(
-    config: RunFile, plan: Plan, facts: Facts, case: _Case, *, slow: bool
-) -> Iterator[Remedy]:
+def _remedies(config: RunFile, plan: Plan, facts: Facts, case: _Case) -> Iterator[Remedy]:
     """The remedies of one case, or why none is named."""
     # A run without noise, and one whose plan takes too long, have one remedy each.
     p, name, kind = config.privacy, case.claim.adversary, case.finding.kind
@@ -235,7 +233,7 @@ def _remedies(
         words = {} if clipped else {"clipped": (", and a finite `clip_norm` beside it",)}
         yield Remedy(action=hiding(facts), words=words)
         return
-    if (why := _why_long(plan, name, slow=slow)) is not None:
+    if (why := _why_long(config, plan, name)) is not None:
         yield _skipped(config, facts, case, why)
         return
     # What would bring this adversary's figure within the limit.
@@ -306,12 +304,14 @@ def _fewer_rounds(
     return fixed(planned, facts, facts.limit, others=others)
 
 
-def _why_long(plan: Plan, adversary: str, *, slow: bool) -> str | None:
-    """Why remedies would take long, if they would."""
+def _why_long(config: RunFile, plan: Plan, adversary: str) -> str | None:
+    """Why remedies would take long, if they would; no clock says so."""
     kinds = len(plan.exposures[adversary].releases)
     if kinds > _KINDS_OF_ROUND:
         return f"the run has {kinds} kinds of round, each accounted for by itself"
-    return "this plan took long, and each remedy is a plan" if slow else None
+    agents = config.data.agents
+    each = f"the run has {agents} agents, and each remedy is a plan of all of them"
+    return each if agents > _MANY_AGENTS else None
 
 
 def _skipped(config: RunFile, facts: Facts, case: _Case, why: str) -> Remedy:

@@ -79,7 +79,7 @@ WORDS: dict[str, Any] = {
 FIX: dict[str, Any] = {
     "rounds": (Figure("whole", 25), " rounds"),
     "multiplier": Figure("precise", 2.81234),
-    "why": "this plan took long",
+    "why": "the run has 2000 agents",
     "tries": "--set a=b",
 }
 

@@ -177,14 +177,17 @@ def _sent_but_not_kept(state: State, round: Round) -> State:
     return State(round.mix(sums + z, kind="model"))
 
 
-def _decor(state: State, round: Round) -> State:
-    sums = _sums(state, round)
+def _pairwise(round: Round, sums: Agents) -> Agents:
     weights = np.zeros((round.agents, round.agents))
     for i in range(round.agents):
         weights[i, [i, i - 1, (i + 1) % round.agents]] = 1.0
     mixing = decor_factor(weights, local_variance=1.0, pair_variance=2.0)
-    noise = round.noise(sums, std=1.0, factor=torch.from_numpy(np.array(mixing)))
-    return State(round.mix(sums + noise, kind="decor"))
+    return round.noise(sums, std=1.0, factor=torch.from_numpy(np.array(mixing)))
+
+
+def _decor(state: State, round: Round) -> State:
+    sums = _sums(state, round)
+    return State(round.mix(sums + _pairwise(round, sums), kind="decor"))
 
 
 def _mixed_twice(state: State, round: Round) -> State:
@@ -271,6 +274,22 @@ def test_equal_surroundings_are_factorised_once():
     figures = [seen.sensitivities(v)[0].mu for v in range(40)]
     assert figures == pytest.approx([figures[0]] * 40, rel=1e-12)
     assert len(views.problems) == 1
+
+
+@pytest.mark.parametrize(("odd", "problems"), [(1.0, 1), (1.0 + 1e-3, 12)])
+def test_agents_of_a_ring_whose_noise_links_all_have_one_problem_unless_one_differs(odd, problems):
+    def step(state, round):
+        scale = torch.ones(round.agents, 1, dtype=torch.float64)
+        scale[4] = odd
+        sums = _sums(state, round) * scale
+        return State(round.mix(sums + _pairwise(round, sums), kind="decor"))
+
+    one = traced(start, step, ring(12))
+    agree(one)
+    views = LocalViews(one)
+    for k, v in itertools.permutations(range(12), 2):
+        views.of_adversary(neighbour(k)).sensitivities(v)
+    assert len(views.problems) == problems
 
 
 def test_surroundings_that_differ_in_one_coefficient_are_not_taken_to_be_equal():
