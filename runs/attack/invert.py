@@ -291,7 +291,7 @@ def attack_gradients(
             None if truth is None else _whole(read_records_of_tokens(truth, posed), truth, facts)
         )
         words = None if vocabulary is None else read_vocabulary(vocabulary, posed)
-        rebuilt = rebuild(posed, seed=seed, public=public)
+        rebuilt = rebuild(posed, seed=seed, public=public, progress=progress)
         stop.finish()
         if not interrupted:
             run_folder.claim(out)
