@@ -55,6 +55,19 @@ def _clipped_by(factor):
     return _other_sums(wrong)
 
 
+def bound_of_the_batch(of):
+    def wrong(plain, pairs, batches, clip_norm):
+        sums = torch.zeros_like(plain(None))
+        for row, gradients in _gradients(plain, pairs, batches):
+            if gradients:
+                each = torch.stack(gradients)
+                bound = of(each.norm(dim=1)).clamp(1e-9, clip_norm)
+                sums[row] = (each * (bound / each.norm(dim=1)).clamp(max=1.0)[:, None]).sum(0)
+        return sums
+
+    return _other_sums(wrong)
+
+
 @fault
 def twice_the_factor_from_20_to_90():
     def factor(g, bound):

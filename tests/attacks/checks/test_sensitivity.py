@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from overhear.attacks.checks.checks import message_check
 from overhear.attacks.checks.sensitivity import _passes, sensitivity_check
 from overhear.attacks.checks.watched_run import watch
 from overhear.training.algorithms import Form, dp_cga
@@ -18,7 +19,7 @@ from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import build_graph, ring, star
 from overhear.training.step.handles import Agents
-from tests.attacks.checks.sensitivity_faults import FAULTS
+from tests.attacks.checks.sensitivity_faults import FAULTS, bound_of_the_batch
 from tests.attacks.checks.watched import IN_A_PRECISION, a_run, a_setting, sound_run
 from tests.training.contract import bound_to
 from tests.training.states import State
@@ -45,6 +46,16 @@ def test_a_fault_is_found(name):
         found = checked(a_run("dpdl", rounds=4, rate=0.4))
     assert not found.passed, found.words
     assert nothing_is_left()
+
+
+@pytest.mark.parametrize("of", [torch.mean, torch.median])
+def test_a_clip_norm_that_follows_the_batch_is_found_where_no_real_record_shows_it(of):
+    with bound_of_the_batch(of):
+        run = a_run("dp-dpsgd", rounds=1, clip_norm=0.05)  # all real gradients are longer
+        found = [checked(run, records=1, seed=seed) for seed in range(2)]
+    assert message_check(run).passed
+    assert not any(one.passed for one in found)
+    assert all("made again on other records: a contribution of agent" in one.words for one in found)
 
 
 @functools.cache
