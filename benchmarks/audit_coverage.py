@@ -37,10 +37,8 @@ from overhear.attacks.bounds.lower_bounds import (  # noqa: E402  # noqa: E402
     ideal,
     surest,
     total_error,
-    two_sided,
-    upper_limit,
 )
-from overhear.attacks.bounds.mechanism import Claim, Family, family  # noqa: E402
+from overhear.attacks.bounds.mechanism import Claim  # noqa: E402
 from overhear.attacks.bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure  # noqa: E402
 from overhear.privacy import mu_from, noise_multiplier  # noqa: E402
 from tests.attacks.bounds.simulated_scores import simulated_scores  # noqa: E402
@@ -66,14 +64,6 @@ def fewer_errors(guesses: Guesses, _claim: Claim) -> float:
     return -float(errors.false_alarms + errors.misses)
 
 
-def lower_limits(guesses: Guesses, claim: Claim) -> float:
-    if family(claim) is Family.GAUSSIAN:  # cheap enough
-        return two_sided(guesses, claim=claim, delta=DELTA, confidence=CONFIDENCE).epsilon
-    errors, each = errors_at_zero(guesses), 0.5 + 0.5 * CONFIDENCE
-    alarms = upper_limit(errors.false_alarms, errors.out, each)
-    return -alarms - upper_limit(errors.misses, errors.inside, each)
-
-
 def right_guesses(guesses: Guesses, _claim: Claim) -> float:
     chosen = surest(guesses, guesses_made(guesses.scores.size))
     errors = errors_at_zero(guesses, among=chosen)
@@ -82,7 +72,6 @@ def right_guesses(guesses: Guesses, _claim: Claim) -> float:
 
 ESTIMATORS = {
     "total error": Estimator(bound=total_error, strength=fewer_errors),
-    "two-sided": Estimator(bound=two_sided, strength=lower_limits),
     "one-run f-DP": Estimator(bound=one_run_f_dp, strength=right_guesses),
     "one-run pure": Estimator(bound=one_run_pure, strength=right_guesses),
 }

@@ -54,7 +54,6 @@ def audit_scores(
     found = scores_audit.audit_scores(
         read.scores,
         read.included,
-        split=read.split,
         claim=claimed,
         confidence=confidence,
         ratios=ratios,

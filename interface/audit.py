@@ -76,7 +76,6 @@ def _of_scores(
     included: Any = None,
     claim: Claimed | None = None,
     confidence: float = 0.95,
-    split: Any = None,
     ratios: bool = False,
     **of_claim: Any,
 ) -> ScoresAudit:
@@ -91,7 +90,6 @@ def _of_scores(
         included,
         claim=claimed(**of_claim) if claim is None else claim,
         confidence=confidence,
-        split=split,
         ratios=ratios,
     )
 

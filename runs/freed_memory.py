@@ -14,8 +14,7 @@ def keep_freed_memory() -> bool:
 
     A round allocates and frees arrays of tens of megabytes. glibc maps such arrays anew each time,
     or gives the top of its heap back, and the system then clears every page again: a third of the
-    time of a round of large convolutions. What is kept is at most what the largest round needs. A
-    process calls it once, at its start.
+    time of a round of large convolutions. What is kept is at most what the largest round needs.
 
     Returns:
         Whether it could be set: the C library has to be glibc.
@@ -29,8 +28,8 @@ def keep_freed_memory() -> bool:
 def give_freed_memory_back() -> bool:
     """Give arrays of a megabyte or more back to the system as they are freed.
 
-    Work of many kinds keeps small arrays between large ones, whose place then fits no other: an
-    audit of a hundred agents took half as much memory again as it held at any time.
+    Work of many kinds keeps small arrays between large ones, whose place then fits no other: the
+    checks of a hundred agents took half as much memory again as they held at any time.
 
     >>> print(int(give_freed_memory_back() or sys.platform != "linux"))
     1

@@ -1,7 +1,39 @@
-"""Checks for one's own tests: of an algorithm of the registry, and of any training."""
+"""Checks for one's own tests, of an algorithm of the registry and of any training: a pytest plugin.
 
-from .algorithm import check_algorithm
-from .asserts import assert_noise, assert_private, replay
-from .tape import released
+Where overhear is installed, pytest loads this package at each start, so names are imported when
+they are asked for, and torch with them.
+"""
 
-__all__ = ["assert_noise", "assert_private", "check_algorithm", "released", "replay"]
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import lazy_names
+
+if TYPE_CHECKING:
+    from .algorithm import check_algorithm as check_algorithm
+    from .asserts import assert_noise as assert_noise
+    from .asserts import assert_private as assert_private
+    from .asserts import replay as replay
+    from .tape import released as released
+else:
+    _IN_ASSERTS = dict.fromkeys(("assert_noise", "assert_private", "replay"), "asserts")
+    # Without `__dir__`: of what that lists pytest would get each, in search of fixtures.
+    __all__, __getattr__, _ = lazy_names(
+        __name__, {"check_algorithm": "algorithm", "released": "tape", **_IN_ASSERTS}
+    )
+
+BUDGET = {"seconds": 60.0}
+"""Of each `assert_private` that is given no time."""
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Let a run of tests say how long its audits may take."""
+    words = f"time of each assert_private that is given none [{BUDGET['seconds']:g}]"
+    option = {"type": float, "default": BUDGET["seconds"], "metavar": "S", "help": words}
+    parser.getgroup("overhear").addoption("--overhear-seconds", **option)
+
+
+def pytest_configure(config: Any) -> None:
+    """Keep the time."""
+    BUDGET["seconds"] = config.getoption("--overhear-seconds")

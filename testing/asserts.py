@@ -11,6 +11,7 @@ from ..attacks.foreign.audit_training import TrainingAudit, audit_training
 from ..attacks.foreign.claimed import Claimed, parse_claim
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
+from . import BUDGET
 from .neighbours import Replayed
 from .neighbours import replay as replayed
 
@@ -24,6 +25,7 @@ def replay(train: Train, data: Any, **claim: Any) -> Replayed:
     Raises:
         AssertionError: a check fails, or could not be made.
     """
+    __tracebackhide__ = True  # pytest shows the line of the test, and what was found
     found = replayed(train, data, **claim)
     if not found.passed:
         raise AssertionError(repr(found))
@@ -41,6 +43,7 @@ def assert_noise(train: Train, data: Any, *, noise: float, **how: Any) -> Replay
     Raises:
         AssertionError: there is less, it is known to anyone who knows a seed, or none was seen.
     """
+    __tracebackhide__ = True
     found = replayed(train, data, noise=noise, records=8, **how)
     looked = [found["noise"], found["secrecy"]]
     if not all(one.passed for one in looked):
@@ -49,7 +52,7 @@ def assert_noise(train: Train, data: Any, *, noise: float, **how: Any) -> Replay
 
 
 def assert_private(
-    train: Train, data: Any, *, claim: Claimed | str, seconds: float = 60.0, **how: Any
+    train: Train, data: Any, *, claim: Claimed | str, seconds: float | None = None, **how: Any
 ) -> TrainingAudit:
     """Canaries show no more than is claimed, as many as there is time for.
 
@@ -58,12 +61,15 @@ def assert_private(
     Args:
         train: as of `audit_training`, and data.
         claim: such as "epsilon=3,delta=1e-5", or of `claimed`.
-        seconds: for all trainings, those of a second look with them.
+        seconds: for all trainings, those of a second look with them; by default 60, or what
+            `pytest --overhear-seconds` says.
         how: more of `audit_training`.
 
     Raises:
         AssertionError: the claim is contradicted, in both looks.
     """
+    __tracebackhide__ = True
+    seconds = BUDGET["seconds"] if seconds is None else seconds
     within("seconds", seconds, "(0, inf)")
     each = min(_EACH, check_dataset(data, name="data"))
     began = time.monotonic()

@@ -29,7 +29,6 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
             "LowerBound",
             "ideal",
             "total_error",
-            "two_sided",
         ),
         "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
         "overhear.attacks.bounds.ranked": ("ranked",),

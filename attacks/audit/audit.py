@@ -23,7 +23,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,6 @@ from ..bounds.evidence import (
     SHARE,
     Evidence,
     after,
-    after_first_look,
     decisive,
     headline,
     second_risk,
@@ -51,12 +49,10 @@ from ..bounds.lower_bounds import (
     LowerBound,
     best_threshold,
     canaries_for,
-    ideal,
     seen_from,
-    two_sided,
 )
 from ..bounds.mechanism import Claim
-from ..bounds.one_run_bounds import one_run_f_dp, one_run_pure
+from ..bounds.ranked import ideal_ranked
 from ..checks.result import Check
 from .audited import (
     AGAIN,
@@ -162,18 +158,18 @@ def _first_look(one: Proven, played: Played, rules: _Rules, *, confidence: float
     best, evidence, seen = None, None, None
     share = (rules.risk - rules.of_links) / rules.tested if one.is_tested else rules.risk
     if math.isfinite(one.epsilon):
-        best = ideal(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
+        best = ideal_ranked(one.claim, canaries=count, delta=one.delta, confidence=1.0 - share)
     if one.is_tested:
         known = rules.before.get(one.name, Evidence())
         surely = 1.0 - (1.0 - SHARE) * share
-        evidence = after_first_look(known, guesses, claim=one.claim)
+        evidence = after(known, guesses, claim=one.claim, threshold=None)
         seen = seen_from(one.claim, canaries=count, delta=one.delta, confidence=surely)
     # A message that exceeds makes suspicious, unless nothing but a heuristic is claimed.
     over = one.status is not Status.HEURISTIC and any(link.exceeded for link in links)
     verdict = Verdict.CONSISTENT if one.is_tested else Verdict.NOTHING_PROVEN
     return Audited(
         proven=one,
-        bounds=_bounds(guesses, one, confidence=confidence),
+        single=_headline(guesses, one, confidence=confidence),
         ideal=best,
         seen=seen,
         canaries=count,
@@ -295,11 +291,6 @@ def _joined_links(parts: Sequence[Played]) -> list[LinkGuesses]:
 
 def _headline(guesses: Guesses, proven: Proven, *, confidence: float) -> LowerBound:
     return headline(guesses, claim=proven.claim, delta=proven.delta, confidence=confidence)
-
-
-def _bounds(guesses: Guesses, proven: Proven, *, confidence: float) -> list[LowerBound]:
-    how: dict[str, Any] = {"claim": proven.claim, "delta": proven.delta, "confidence": confidence}
-    return [f(guesses, **how) for f in (headline, two_sided, one_run_f_dp, one_run_pure)]
 
 
 def claim_of(

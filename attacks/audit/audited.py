@@ -180,7 +180,7 @@ class Audited:
 
     Attributes:
         proven: what they are held against.
-        bounds: lower bounds by every estimator, the headline first; empty if not measured.
+        single: the headline by itself, at the audit's confidence; None if not measured.
         ideal: the first look that a perfect audit of as many canaries expects; None where infinite.
         seen: the least true epsilon that 95 of 100 perfect first looks tell from what is proven;
             None where nothing is tested, or nothing would be told.
@@ -197,7 +197,7 @@ class Audited:
     """
 
     proven: Proven
-    bounds: Sequence[LowerBound]
+    single: LowerBound | None
     ideal: float | None
     canaries: int
     verdict: Verdict
@@ -214,7 +214,7 @@ class Audited:
     @property
     def first(self) -> LowerBound | None:
         """The first look's bound: among all that are tested, or by itself where nothing is."""
-        return self.together or next(iter(self.bounds), None)
+        return self.together or self.single
 
     @property
     def bound(self) -> LowerBound | None:
@@ -340,7 +340,7 @@ def not_measured(proven: Proven, measured: Sequence[Audited], *, why: str = "") 
                 why += f"; {audited.proven.name} learns more, at least {_least(audited.measured)}"
                 break
     return Audited(
-        proven=proven, bounds=(), ideal=None, canaries=0, verdict=Verdict.NOT_MEASURED, why=why
+        proven=proven, single=None, ideal=None, canaries=0, verdict=Verdict.NOT_MEASURED, why=why
     )
 
 

@@ -43,26 +43,23 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...privacy._validate import within
 from ...privacy.errors import InputError
 from .lower_bounds import (
-    Errors,
     Guesses,
     LowerBound,
     best_threshold,
     check_confidence,
-    from_total,
     total_error,
 )
 from .mechanism import Claim, total_variation
+from .ranked import ranked
 
 BETS = (*(2.0**-k for k in range(7, 0, -1)), 0.75, 0.875, 0.9375, 0.984375)
 RISK = 0.001  # that audits of a sound engine ever contradict, of all adversaries together
 LINKS = 0.1  # share of a risk that all single messages have together
 _OF_CLAIMS = (1.0 - LINKS) * RISK
-_EVERY = 5  # of a first look one canary in so many chooses the threshold for the others
 _NOTHING = (0.0,) * len(BETS)
 _ROUNDING = 1e-9  # of a logarithm, where a look is just decisive
 
@@ -112,14 +109,17 @@ class Evidence:
         return math.exp(min(self.log_odds, 700.0))
 
 
-def after(evidence: Evidence, guesses: Guesses, *, claim: Claim, threshold: float) -> Evidence:
+def after(
+    evidence: Evidence, guesses: Guesses, *, claim: Claim, threshold: float | None
+) -> Evidence:
     """The evidence after more canaries, guessed at 0 and at a threshold chosen before them.
 
     Args:
         evidence: before.
-        guesses: (m,) scores and coins of canaries that the threshold does not depend on.
+        guesses: (m,) scores and coins of canaries that the threshold does not depend on; their
+            order says nothing of them.
         claim: of the adversary.
-        threshold: in nats, finite.
+        threshold: in nats, finite; if None, every fifth canary chooses it for the others.
 
     Raises:
         ValueError: the threshold is not finite.
@@ -130,21 +130,18 @@ def after(evidence: Evidence, guesses: Guesses, *, claim: Claim, threshold: floa
     >>> round(after(Evidence(), guesses, claim=weak, threshold=0.0).log_odds)
     361
     """
-    return _after(evidence, guesses, claim, threshold=threshold, rest=slice(None))
-
-
-def after_first_look(evidence: Evidence, guesses: Guesses, *, claim: Claim) -> Evidence:
-    """The evidence after canaries of which every fifth chooses the threshold for the others.
-
-    Args:
-        evidence: before.
-        guesses: (m,) scores and coins; their order says nothing of them.
-        claim: of the adversary.
-    """
-    at = np.arange(guesses.scores.size)
-    chosen = at % _EVERY == 0
-    threshold = best_threshold(guesses.scores[chosen], guesses.included[chosen])
-    return _after(evidence, guesses, claim, threshold=threshold, rest=at[~chosen])
+    others, least = guesses, least_error(claim)
+    if threshold is None:
+        chosen = np.arange(guesses.scores.size) % EVERY == 0
+        threshold = best_threshold(guesses.scores[chosen], guesses.included[chosen])
+        others = Guesses(scores=guesses.scores[~chosen], included=guesses.included[~chosen])
+    within("threshold", threshold, "(-inf, inf)", ", such as 0")
+    return replace(
+        evidence,
+        at_zero=_played(evidence.at_zero, guesses, 0.0, least),
+        learned=_played(evidence.learned, others, threshold, least),
+        canaries=evidence.canaries + guesses.scores.size,
+    )
 
 
 @lru_cache(maxsize=256)
@@ -193,33 +190,12 @@ def decisive(evidence: Evidence, *, tested: int) -> bool:
     return evidence.log_odds >= math.log(tested / _OF_CLAIMS) - _ROUNDING
 
 
-def _after(
-    evidence: Evidence,
-    guesses: Guesses,
-    claim: Claim,
-    *,
-    threshold: float,
-    rest: NDArray[np.intp] | slice,
-) -> Evidence:
-    within("threshold", threshold, "(-inf, inf)", ", such as 0")
-    least, scores, included = least_error(claim), guesses.scores, guesses.included
-    return replace(
-        evidence,
-        at_zero=_played(evidence.at_zero, _wrong(scores, included, 0.0), least),
-        learned=_played(evidence.learned, _wrong(scores[rest], included[rest], threshold), least),
-        canaries=evidence.canaries + scores.size,
-    )
-
-
-def _wrong(
-    scores: NDArray[np.float64], included: NDArray[np.bool_], threshold: float
-) -> NDArray[np.bool_]:
-    """(m,) whether a canary is guessed wrong; a score at the threshold is wrong either way."""
-    return np.where(included, scores <= threshold, scores >= threshold)
-
-
-def _played(held: Sequence[float], wrong: NDArray[np.bool_], least: float) -> tuple[float, ...]:
-    """Logs of the bets after so many guesses, wrong or right."""
+def _played(
+    held: Sequence[float], guesses: Guesses, threshold: float, least: float
+) -> tuple[float, ...]:
+    """Logs of the bets after so many guesses; a score at the threshold is wrong either way."""
+    scores, included = guesses.scores, guesses.included
+    wrong = np.where(included, scores <= threshold, scores >= threshold)
     errors, right = int(wrong.sum()), int((~wrong).sum())
     won = (math.log1p(least * stake / (1.0 - least)) for stake in BETS)
     lost = (math.log1p(-stake) for stake in BETS)
@@ -240,7 +216,7 @@ def _log_mean(logs: Sequence[float]) -> float:
 #
 #     tau        fewest errors among every fifth canary
 #     held out   P(error at tau) <= u(errors of the others)         risk SHARE * (1 - confidence)
-#     headline   max(total error at ratio 0, held out)              the rest of the risk
+#     headline   max(at ratio 0, held out)              the rest of the risk
 #
 # Both hold together by the union bound (C. E. Bonferroni 1936). The share is small because it takes
 # from the bound of a sound run, which sits at ratio 0, and a fault that moves the threshold is
@@ -252,7 +228,7 @@ EVERY = 5  # one canary of so many sets the threshold
 
 
 def headline(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
-    """Return the larger of `total_error` and `held_out`, at one confidence for both.
+    """Return the larger of the bound at ratio 0 and `held_out`, at one confidence for both.
 
     Args:
         guesses: (m,) scores and coins.
@@ -274,7 +250,7 @@ def headline(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     """
     check_confidence(confidence)
     risk = 1.0 - confidence
-    fixed = total_error(guesses, claim=claim, delta=delta, confidence=1.0 - (1.0 - SHARE) * risk)
+    fixed = ranked(guesses, claim=claim, delta=delta, confidence=1.0 - (1.0 - SHARE) * risk)
     other = held_out(guesses, claim=claim, delta=delta, confidence=1.0 - SHARE * risk)
     best = max(fixed, other, key=lambda bound: bound.strength)
     return replace(best, confidence=confidence)
@@ -306,18 +282,11 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     (4000, 1440, 2.67)
     """
     scores, included = guesses.scores, guesses.included
-    few = scores.size < 2 * EVERY
     setting = np.zeros(scores.size, dtype=bool)
-    setting[::EVERY] = not few
+    setting[::EVERY] = scores.size >= 2 * EVERY
     threshold = best_threshold(scores[setting], included[setting])
-    rest_in, rest = included[~setting], scores[~setting]
-    errors = Errors(
-        false_alarms=int((~rest_in & (rest >= threshold)).sum()),
-        misses=int((rest_in & (rest < threshold)).sum()),
-        out=int((~rest_in).sum()),
-        inside=int(rest_in.sum()),
-    )
-    lower_bound = from_total(errors, claim=claim, delta=delta, confidence=confidence)
+    rest = Guesses(scores=scores[~setting] - threshold, included=included[~setting])
+    lower_bound = total_error(rest, claim=claim, delta=delta, confidence=confidence)
     kept = f"a threshold that {int(setting.sum())} other canaries set"
     return replace(
         lower_bound,

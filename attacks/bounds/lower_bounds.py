@@ -7,14 +7,12 @@
     e errors of m canaries with fair coins, "in" where the log-likelihood ratio is above 0
     total error   P(error) <= u(e, m)                      at `confidence`
                   TV >= 1 - 2 u
-    two-sided     FPR <= u_0, FNR <= u_1    each at (1 + confidence) / 2
-                  TV >= 1 - u_0 - u_1,   at rate 1 mu >= Phi^-1(1 - u_0) + Phi^-1(1 - u_1)
-    epsilon       of the weakest mechanism of the claim's family with that TV or mu
+    epsilon       of the weakest mechanism of the claim's family with that TV
 
 | symbol | name here | unit |
 |---|---|---|
 | e, m | errors, canaries | - |
-| u, u_0, u_1 | upper_limit | probability |
+| u | upper_limit | probability |
 | TV | leaked | probability |
 
 With fair coins P(error) = (FPR + FNR) / 2 >= (1 - TV) / 2 for any guesser. The
@@ -36,7 +34,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy._validate import within
-from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.errors import InputError, InputTypeError
 from .mechanism import (
@@ -297,17 +294,12 @@ def from_total(errors: Errors, *, claim: Claim, delta: float, confidence: float)
     """`total_error` from counts."""
     wrong = errors.false_alarms + errors.misses
     leaked = 1.0 - 2.0 * upper_limit(wrong, errors.out + errors.inside, confidence)
-    epsilon = least_epsilon(claim, leaked, delta)
-    at = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
-    return _of_all(errors, claim, leaked, name="total error", **at)
-
-
-def _of_all(errors: Errors, claim: Claim, leaked: float, *, name: str, **at: float) -> LowerBound:
-    """A bound from the errors of all canaries at ratio 0."""
     canaries = errors.out + errors.inside
     return LowerBound(
-        name=name,
-        **at,
+        name="total error",
+        epsilon=least_epsilon(claim, leaked, delta),
+        delta=delta,
+        confidence=confidence,
         canaries=canaries,
         guesses=canaries,
         false_alarms=errors.false_alarms,
@@ -316,59 +308,6 @@ def _of_all(errors: Errors, claim: Claim, leaked: float, *, name: str, **at: flo
         noise_scale=noise_scale(claim, leaked),
         assumptions=f"Assumes {_ALIKE}, and that {_FAMILIES[family(claim)]}.",
     )
-
-
-def two_sided(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
-    """Bound epsilon from false positives and false negatives at ratio 0, each limited on its own.
-
-    More conservative than `total_error`, and does without the coins being fair.
-
-    Args:
-        guesses: (m,) scores and coins.
-        claim: as in `total_error`.
-        delta: strictly between 0 and 1.
-        confidence: of both limits together, strictly between 0 and 1.
-
-    Returns:
-        The bound; 0 where no noise is rejected, or all canaries are in, or all are out.
-
-    Raises:
-        ValueError: delta or confidence is out of range.
-
-    Source: Nasr et al. 2023, section 4, at a threshold fixed in advance.
-
-    >>> coins = np.arange(5000) % 2 == 0
-    >>> scores = np.where(coins, 1.0, -1.0)
-    >>> scores[:1800] *= -1.0
-    >>> bound = two_sided(
-    ...     Guesses(scores=scores, included=coins),
-    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
-    ... )
-    >>> round(bound.epsilon, 2)
-    2.52
-    """
-    return from_errors(errors_at_zero(guesses), claim=claim, delta=delta, confidence=confidence)
-
-
-def from_errors(errors: Errors, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
-    """`two_sided` from counts."""
-    check_confidence(confidence)
-    check_delta(delta)
-    # Both error rates are bounded, each at half of the risk.
-    each = 0.5 + 0.5 * confidence
-    alarms = upper_limit(errors.false_alarms, errors.out, each)
-    missed = upper_limit(errors.misses, errors.inside, each)
-    leaked = 1.0 - alarms - missed
-    # A Gaussian curve has one number; other claims are held against the total variation.
-    if family(claim) is Family.GAUSSIAN:
-        mu = _mu_between(alarms, missed)
-        epsilon = epsilon_from_mu(mu, delta)
-        # The TV of that mu, for the scale; a point off the middle of the curve says more than TV.
-        leaked = max(leaked, _total_variation_of(mu))
-    else:
-        epsilon = least_epsilon(claim, leaked, delta)
-    at = {"epsilon": epsilon, "delta": delta, "confidence": confidence}
-    return _of_all(errors, claim, leaked, name="two-sided", **at)
 
 
 def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float:
@@ -415,21 +354,6 @@ def upper_limit(errors: float, trials: int, confidence: float) -> float:
 def check_confidence(value: float) -> None:
     """Strictly between 0 and 1."""
     within("confidence", value, "(0, 1)", "0.95 is usual")
-
-
-def _mu_between(alarms: float, missed: float) -> float:
-    """Largest mu rejected by these limits on both error rates, at least 0."""
-    from scipy.special import ndtri
-
-    if alarms >= 1.0 or missed >= 1.0:
-        return 0.0
-    return max(0.0, -float(ndtri(alarms) + ndtri(missed))) * (1.0 - 1e-10)
-
-
-def _total_variation_of(mu: float) -> float:
-    from scipy.special import ndtr
-
-    return 2.0 * float(ndtr(0.5 * mu)) - 1.0
 
 
 # How much an audit can show, before it is played: whether it is worth its name.

@@ -34,10 +34,8 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
@@ -58,12 +56,11 @@ from .mechanism import (
 SHARE = 0.1  # of the canaries that are guessed; near the best for epsilon 1 to 8
 _LEAST_GUESSES = 100
 _MOST_EPSILON = 64.0
-MOST_MU = 64.0
+_MOST_MU = 64.0
+_MOST_NOISE = 1e6  # 1 / mu, beyond which nothing is told from nothing
 _MOST_SCALE = 1e4
-_GRID = 33  # values of mu tried together
-_REFINEMENTS = 4
 _STEPS = 20_000  # in which a sampled curve is read
-_TOLERANCE = 1e-4  # relative, on a scale of the noise
+_TOLERANCE = 1e-4  # relative, on a scale of the noise or on mu
 _ONE_RUN = (
     "Assumes fair assignments and {r} guesses of {m} canaries, their number fixed in advance; "
     "canaries may disturb each other"
@@ -217,55 +214,30 @@ def _probability(canaries: int, made: int, right: int, *, epsilon: float, delta:
 
 @lru_cache(maxsize=4096)
 def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
-    """Largest mu on the last grid whose Gaussian curve is rejected; 0 if none is."""
     from scipy.special import ndtr, ndtri
 
-    if right == 0:
-        return 0.0
-    low, high = 0.0, MOST_MU
-    for _ in range(_REFINEMENTS):
-        tried = np.linspace(low, high, _GRID)
+    counts = {"canaries": canaries, "made": made, "right": right}
 
-        def inverse(sums: Any, mus: NDArray[np.float64] = tried) -> NDArray[np.float64]:
-            return np.asarray(ndtr(ndtri(sums) - mus), dtype=np.float64)
+    def over(curve: GaussianCurve) -> float:
+        return _excess(lambda s: float(ndtr(ndtri(s) - curve.mu)), **counts, risk=risk)
 
-        counts = {"canaries": canaries, "made": made, "right": right}
-        over = _excess(inverse, np.maximum, np.minimum, **counts, risk=risk) > 0.0
-        if not over[0]:
-            return 0.0
-        last = int(np.flatnonzero(over)[-1])
-        low, high = float(tried[last]), float(tried[min(last + 1, _GRID - 1)])
-    return low
+    return 0.0 if right == 0 else largest_mu(over)
 
 
 @lru_cache(maxsize=4096)
 def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
+    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all."""
     if right == 0:
         return math.inf
+    counts = {"canaries": canaries, "made": made, "right": right}
     # Steps below the curve, fine where the sums begin.
     grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
     steps = grid.tolist()
 
     def over(curve: TradeOff) -> float:
         lows = curve.false_negative_rates(1.0 - grid).tolist()
-        counts = {"canaries": canaries, "made": made, "right": right}
-        return float(
-            _excess(lambda s: lows[bisect_right(steps, s) - 1], max, min, **counts, risk=risk)
-        )
+        return _excess(lambda s: lows[bisect_right(steps, s) - 1], **counts, risk=risk)
 
-    return smallest_rejected(claim, over)
-
-
-def smallest_rejected(
-    claim: Claim, over: Callable[[TradeOff], float], *, near: float = 1.0, step: float = 0.25
-) -> float:
-    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all.
-
-    Args:
-        claim: the declared mechanism.
-        over: of a trade-off curve, above 0 where more guesses are right than it allows.
-        near, step: a scale where the search begins, and the logarithm of its first step.
-    """
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
     if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
         return math.inf
@@ -282,25 +254,35 @@ def smallest_rejected(
             return 1.0
         return -1.0 if x >= most or any(below) else excess_at(x)
 
-    found = smallest_safe(excess, max(math.log(near), lowest), step=step, tolerance=_TOLERANCE)
+    found = smallest_safe(excess, max(0.0, lowest), step=0.25, tolerance=_TOLERANCE)
     if any(below) or found < lowest + 2.0 * _TOLERANCE:
         return 0.0
     return math.exp(found) if found < most - 2.0 * _TOLERANCE else math.inf
 
 
-def _excess(
-    inverse: Callable[[Any], Any], larger: Callable[[Any, Any], Any],
-    smaller: Callable[[Any, Any], Any], *, canaries: int, made: int, right: int, risk: float,
-) -> Any:  # fmt: skip
-    """What Algorithm 3 compares, h + s - r / m; a curve is rejected where it is above 0.
+def largest_mu(over: Callable[[GaussianCurve], float]) -> float:
+    """Largest mu of a Gaussian for which `over` is above 0, of those up to 64; 0 if none is."""
+    if over(GaussianCurve(mu=0.0)) <= 0.0:
+        return 0.0
+    lowest, most = -math.log(_MOST_MU), math.log(_MOST_NOISE)
 
-    Of many curves (K,) with `np.maximum` and `np.minimum`. Of one with `max` and `min`, in plain
-    numbers: some twenty times faster than arrays of one.
-    """
+    def excess(x: float) -> float:  # of x = -log mu
+        if not lowest < x < most:
+            return 1.0 if x <= lowest else -1.0
+        return -over(GaussianCurve(mu=math.exp(-x)))
+
+    found = smallest_safe(excess, 0.0, step=0.1, tolerance=_TOLERANCE)
+    return math.exp(-found) if found < most - 2.0 * _TOLERANCE else 0.0
+
+
+def _excess(
+    inverse: Callable[[float], float], *, canaries: int, made: int, right: int, risk: float
+) -> float:
+    """What Algorithm 3 compares, h + s - r / m; a curve is rejected where it is above 0."""
     h, s = risk * (made - right) / canaries, risk * right / canaries
     for i in range(right - 1, -1, -1):
-        raised = larger(h, inverse(s))
-        s = smaller(s + i / (made - i) * (raised - h), 1.0)
+        raised = max(h, inverse(s))
+        s = min(s + i / (made - i) * (raised - h), 1.0)
         h = raised
     return h + s - made / canaries - 1e-12
 

@@ -44,8 +44,7 @@ independent and lie before U, those after it after U, and they are right with th
 above in the mean. All three fall in U, so that the lower end of a cell of U stands for the cell.
 (5) What more noise shows is computed from what less noise shows, so that P(T >= t) falls with the
 noise: rejected is all noise from a scale on. The true scale is among it with probability at most
-the risk, and else epsilon is at least that of the scale that is found, which was tried itself;
-where all that are tried are rejected, that says nothing of less noise than the least of them.
+the risk, and else epsilon is at least that of the scale that is found, which was tried itself.
 
 Where we differ from the papers: no central limit is taken, no deviation is estimated, and the
 weights are fixed. Of Gaussian views the signs alone hold 2 / pi of what scores tell of a weak
@@ -62,28 +61,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.search import smallest_safe
-from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
-from .lower_bounds import Guesses, LowerBound, errors_at_zero, surest, total_error
-from .mechanism import (
-    Claim,
-    Family,
-    attained_in_place,
-    declared_mu,
-    family,
-    least_epsilon_at,
-    smallest_scale,
-)
-from .one_run_bounds import MOST_MU, smallest_rejected
+from ...privacy.accounting.trade_off import GaussianCurve, TradeOff
+from .lower_bounds import Guesses, LowerBound, errors_at_zero, ideal, surest, total_error
+from .mechanism import Claim, Family, declared_mu, family
+from .one_run_bounds import largest_mu
 
 _WEIGHT = 3  # of the surest against the others; 1.510 / .453 are the means of four classes
 _PART = 3  # of all canaries one in so many is among the surest
 _LOSSES = np.concatenate([8.0 * np.linspace(0.0, 1.0, 49) ** 2, np.geomspace(8.5, 120.0, 16)])[::-1]
-_CELLS = np.linspace(-5.0, 5.0, 41)  # of U, in standard deviations
-_REACH = 3.0  # square roots of r that B_r strays by with probability below 4e-8
+_CELLS = np.linspace(-7.0, 7.0, 57)  # of U, in standard deviations
+_REACH = 6.0  # square roots of r that B_r strays by with probability below 2e-31
 _STEPS = 32  # of B_r in a square root of r, where there are so many
-_ASSUMED = "views of canaries independent"
-_LEAST = 1e6  # of 1 / mu, beyond which nothing is told from nothing
 _ROUNDING = 1.0 + 1e-9
 
 Array = NDArray[np.float64]
@@ -99,8 +87,8 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
         confidence: strictly between 0 and 1.
 
     Returns:
-        The bound; 0 where no noise is rejected. Of sampled rounds without noise, or where even
-        the least noise that is tried is rejected, the epsilon of `total_error`.
+        The bound; 0 where no noise is rejected. Of sampled rounds that of `total_error`: their
+        symmetric curve lies below that of either order of data sets, and counts may tell more.
 
     Raises:
         ValueError: delta or confidence is out of range.
@@ -113,26 +101,18 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
     (3.21, 3.52)
     """
     counted = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
-    canaries, right = counted.canaries, counted.canaries - counted.errors
-    top = canaries // _PART
-    if family(claim) is Family.ANY or top < 1 or not 0.0 < declared_mu(claim) < math.inf:
+    if not _has_order(claim, counted.canaries):
         return counted
+    top = counted.canaries // _PART
     wrong = errors_at_zero(guesses, among=surest(guesses, top))
-    won = right + (_WEIGHT - 1) * (top - wrong.false_alarms - wrong.misses)
-    near = counted.noise_scale or 1.0  # where the search of a sampled claim begins
-    if family(claim) is Family.GAUSSIAN or near == math.inf:
-        near = 1.0
-    scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence, near=near)
-    words = counted.assumptions.replace("errors of canaries independent", _ASSUMED)
-    if scale == 0.0:  # all that is tried, which need not reach down to the declared noise
-        scale = 0.0 if (least := 2.0 * smallest_scale(claim)) < 1.0 else least
-        return replace(counted, noise_scale=scale, assumptions=words)
+    won = counted.canaries - counted.errors + (_WEIGHT - 1) * (top - sum(wrong[:2]))
+    mu = _mu(counted.canaries, won, 1.0 - confidence)
     return replace(
         counted,
         name="ranked",
-        epsilon=_epsilon_at(claim, scale, delta),
-        noise_scale=scale,
-        assumptions=words,
+        epsilon=epsilon_from_mu(mu, delta),
+        noise_scale=declared_mu(claim) / mu if mu > 0.0 else math.inf,
+        assumptions=counted.assumptions.replace("errors of canaries", "views of canaries"),
     )
 
 
@@ -143,42 +123,23 @@ def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float
     >>> round(ideal_ranked(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
     2.75
     """
-    curve = trade_off((attained := attained_in_place(claim)).rounds, adjacency=attained.adjacency)
+    if not _has_order(claim, canaries):
+        return ideal(claim, canaries=canaries, delta=delta, confidence=confidence)
     top = canaries // _PART
-    wrong, _ = _least_errors(curve, np.array([top / canaries, 1.0]))
+    wrong, _ = _least_errors(GaussianCurve(mu=declared_mu(claim)), np.array([top / canaries, 1.0]))
     won = math.floor(canaries * (1.0 - wrong[1]) + (_WEIGHT - 1) * (top - canaries * wrong[0]))
-    scale = _scale(claim, canaries=canaries, won=won, risk=1.0 - confidence)
-    return 0.0 if scale == 0.0 else _epsilon_at(claim, scale, delta)
+    return epsilon_from_mu(_mu(canaries, won, 1.0 - confidence), delta)
 
 
-def _epsilon_at(claim: Claim, scale: float, delta: float) -> float:
-    if family(claim) is Family.GAUSSIAN:
-        return 0.0 if scale == math.inf else epsilon_from_mu(declared_mu(claim) / scale, delta)
-    return least_epsilon_at(claim, scale, delta)
+def _has_order(claim: Claim, canaries: int) -> bool:
+    """Whether the order of guesses is read: of a Gaussian claim, by which some are surest."""
+    told = family(claim) is Family.GAUSSIAN and 0.0 < declared_mu(claim) < math.inf
+    return told and canaries >= _PART
 
 
 @lru_cache(maxsize=4096)
-def _scale(claim: Claim, *, canaries: int, won: int, risk: float, near: float = 1.0) -> float:
-    """Smallest scale of the declared noise that is rejected; infinite if none, 0 if all."""
-
-    def over(curve: TradeOff) -> float:
-        return math.log(risk / tail(curve, canaries, won))
-
-    if family(claim) is not Family.GAUSSIAN:
-        return smallest_rejected(claim, over, near=near, step=0.05)
-    if over(GaussianCurve(mu=0.0)) <= 0.0:
-        return math.inf
-    # A root in -log mu.
-    lowest, most = -math.log(MOST_MU), math.log(_LEAST)
-
-    def excess(x: float) -> float:
-        if not lowest < x < most:
-            return 1.0 if x <= lowest else -1.0
-        return -over(GaussianCurve(mu=math.exp(-x)))
-
-    start = max(-math.log(declared_mu(claim)), lowest)
-    found = smallest_safe(excess, start, step=0.1, tolerance=1e-4)
-    return math.inf if found > most - 1e-4 else declared_mu(claim) * math.exp(found)
+def _mu(canaries: int, won: int, risk: float) -> float:
+    return largest_mu(lambda curve: math.log(risk / tail(curve, canaries, won)))
 
 
 def tail(curve: TradeOff, canaries: int, won: int) -> float:

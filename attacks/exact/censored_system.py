@@ -273,10 +273,6 @@ def bounded(normal: Tensor, right: Tensor, *, low: Tensor, high: Tensor) -> Tens
         right: (N,).
         low: (N,) at most 0.
         high: (N,) at least 0.
-
-    >>> a, b = torch.tensor([[2.0, 1.0], [1.0, 2.0]]), torch.tensor([3.0, 0.0])
-    >>> bounded(a, b, low=torch.full((2,), -0.5), high=torch.ones(2)).tolist()
-    [1.0, -0.5]
     """
     free, step = torch.ones_like(right, dtype=torch.bool), torch.zeros_like(right)
     for _ in range(8):

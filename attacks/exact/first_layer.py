@@ -48,10 +48,9 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.labels import last_layer
-from ..problem.observation import Observation, Sent, sent_gradient, sent_gradients
+from ..problem.observation import Observation, Sent, rounding_of, sent_gradient, sent_gradients
 from ..problem.problem import Problem, with_buffers
-from .binary_vertices import first_linear, joint_of, parameter_name
-from .patches import rounding_of
+from .binary_vertices import first_held, first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _FIRST = 0.05  # residual of the first tensor alone, which may be a small part of the whole
@@ -67,20 +66,6 @@ def first_linear_input(problem: Problem) -> Tensor | None:
         (1, *shape) input in normalised units, within the box unless it lies far outside without
         noise; None where the batch has several records, the first layer is of another kind or has
         no bias, or its gradient does not stand out of the noise.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> from overhear.attacks.problem.problem import Box
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
-    >>> seen = observe(
-    ...     model, flat, inputs=x, targets=torch.tensor([0]), clip_norm=0.1, noise_std=0.0,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-    >>> found = first_linear_input(posed)
-    >>> round((found - x).abs().max().item(), 4)
-    0.0
     """
     observation, box = problem.observation, problem.box
     if observation.records != 1 or (name := _layer(problem)) is None:
@@ -107,16 +92,59 @@ def first_linear_input(problem: Problem) -> Tensor | None:
 
 
 def _layer(problem: Problem) -> str | None:
-    """The name of the first layer, where it is linear."""
+    """The name of the first layer, where it is linear and its gradient is held."""
+    return first_held(problem.model, problem.observation, problem.shape)
+
+
+def least_records(observation: Observation, model: nn.Module, shape: tuple[int, ...]) -> int:
+    """How many records a gradient is of at least: the rank of a linear first layer's; 0 if unclear.
+
+    Each record adds one direction of [x, 1]; a rank counts where a gap to rounding shows it.
+    """
+    name = None if observation.is_noisy else first_held(model, observation, shape)
+    if name is None or observation.local_steps > 1 or len(observation.gradient) > 1:
+        return 0
+    joint = joint_of(unflatten(model, observation.gradient[0]), name).double()
+    values = torch.linalg.svdvals(joint)
+    unit = max(observation.rounding, torch.finfo(torch.float32).eps)
+    floor = _SUMMED * unit * _size(joint) * _sides(joint)
+    rank, held = int((values > floor).sum()), joint != 0
+    sides = [int(held.any(dim=way).sum()) for way in (0, 1)]  # units and pixels that say anything
+    if not 0 < rank < min(sides) or int(held.sum()) < 1.2 * rank * (sum(sides) - rank):
+        return 0  # so few numbers have any such rank
+    steps = values[: rank + 1].clamp_min(floor / _CLEAR)
+    steps = steps[:-1] / steps[1:]
+    return rank if float(steps[-1]) > max(_GAP, 0.99 * float(steps.max())) else 0
+
+
+def shows_several(problem: Problem) -> bool:
+    """Whether a linear first layer's gradient has a second direction, beyond what rounding leaves.
+
+    Deep layers may hide of the whole what several records leave of the first.
+    """
+    if _layer(problem) is None or problem.observation.is_noisy:
+        return False
     seen = problem.observation
-    return first_linear(problem.model, seen.points[0, 0, : seen.gradient.shape[1]], problem.shape)
+    for row in seen.gradient.double():
+        joint = joint_of(unflatten(problem.model, row), _layer(problem) or "")
+        spread = seen.rounding * float(row.norm()) / math.sqrt(len(row))
+        edge = _EDGE * max(_cast(joint), spread) * _sides(joint)
+        values = torch.linalg.svdvals(joint)
+        if float(values[1:2].sum()) > max(edge, _BESIDE * float(values[0])):
+            return True
+    return False
 
 
-def beside_rank_one(problem: Problem) -> float:
-    """The second singular value of a linear first layer's gradient, over the first."""
-    joint = joint_of(unflatten(problem.model, problem.observation.gradient), _layer(problem) or "")
-    values = torch.linalg.svdvals(joint.flatten(0, -2).double())
-    return float(values[1:2].sum() / values[0].clamp_min(1e-300))
+def _cast(joint: Tensor) -> float:
+    """Root mean square of what casts of a layer's weight and bias may have left."""
+    parts = (joint[:, :-1], joint[:, -1])
+    left = math.hypot(*(rounding_of(part) * float(part.norm()) for part in parts))
+    return left / math.sqrt(joint.numel())
+
+
+def _sides(joint: Tensor) -> float:
+    """The largest singular value of independent numbers of size 1, in expectation."""
+    return sum(math.sqrt(side) for side in joint.shape)
 
 
 def rounding_of_input(problem: Problem) -> float:
@@ -145,15 +173,6 @@ def residual(
 
     Returns:
         A number near 0 for the true batch where there is no noise, whatever the truth looks like.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-    >>> seen = observe(
-    ...     model, torch.zeros(6), inputs=x, targets=y, clip_norm=1.0, noise_std=0.0,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> residual(seen, model, inputs=x, targets=y)
-    0.0
     """
     candidate = sent_gradients(observation, model, inputs=inputs, targets=targets).detach()
     size = torch.linalg.vector_norm(observation.gradient).clamp_min(1e-300)
@@ -186,21 +205,9 @@ def fitted(
 
     Returns:
         None where the last layer does not tell the derivatives.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> _ = torch.manual_seed(0)
-    >>> model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
-    >>> flat, x = torch.cat([p.detach().flatten() for p in model.parameters()]), torch.rand(2, 3)
-    >>> seen = observe(
-    ...     model, flat, inputs=x, targets=torch.tensor([1, 0]), clip_norm=None, noise_std=0.0,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> from dataclasses import replace
-    >>> fit = fitted(replace(seen, gradient=0.5 * seen.gradient), model, inputs=x, classes=2)
-    >>> fit.left < 1e-6, float(fit.slopes.sum(dim=1).abs().max()) < 1e-6
-    (True, True)
     """
     one_step = observation.task is None and observation.local_steps == 1
+    one_step = one_step and observation.shown is None
     if not one_step or observation.points.shape[1] != 1 or observation.coefs != (1.0,):
         return None
     if (last := last_layer(observation, model, classes=classes)) is None:
@@ -304,11 +311,16 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 
 
 _ROUNDS = 30  # of d and c in turn
+_OPEN = 0.15  # root mean square error of a record, of the box, by numbers that were left out
+_BESIDE = 1e-4  # of the first singular value, that models' rounding leaves of the second
+_GAP = 100.0  # between the last record and what rounding leaves
+_SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
+_OFF = 1e-5  # of it, that rounding may leave
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
 _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounded by itself
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
-_LABELS = 8  # of another record, at most
+_LABELS = 32  # of another record, at most
 _SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
@@ -320,32 +332,6 @@ def repeated_input(problem: Problem) -> Tensor | None:
         (1, *shape) input in normalised units, within the box; None where there is noise, a batch
         or several intercepts, the first layer is of another kind, its change is not of
         rank 1, or that of several records would be, or the input may be signs alone.
-
-    >>> from dataclasses import replace
-    >>> from torch import nn
-    >>> from overhear.attacks.problem.observation import Observation
-    >>> from overhear.attacks.problem.problem import Box
-    >>> from overhear.training.models.parameters import flatten
-    >>> _ = torch.manual_seed(0)
-    >>> layers = nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2)
-    >>> model, x = nn.Sequential(*layers).double(), torch.rand(1, 3).double()
-    >>> before, decayed = flatten(model), torch.optim.SGD(
-    ...     model.parameters(), 0.1, momentum=0.9, weight_decay=0.01
-    ... )
-    >>> for _ in range(4):
-    ...     decayed.zero_grad()
-    ...     nn.functional.cross_entropy(model(x), torch.tensor([1])).backward()
-    ...     decayed.step()
-    >>> seen = Observation.single(
-    ...     gradient=(before - flatten(model)) / 0.4, model=before, noise_std=0.0,
-    ...     clip_norm=None, records=1,
-    ... )
-    >>> seen = replace(seen, local_steps=4, local_rate=0.1)
-    >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-    >>> found = repeated_input(posed)
-    >>> round((found - x).abs().max().item(), 4)
-    0.0
     """
     # One record, without noise.
     observation, model, box = problem.observation, problem.model, problem.box
@@ -363,9 +349,16 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     # A rounding of the model in every step, and of the quotient, are numbers of both layers.
     rounded = rounding_of(point) * _size(start) / (math.sqrt(steps) * rate) if rate else 0.0
-    rounded += max(rounding_of(observation.gradient), observation.rounding) * _size(changed)
+    rounded += max(_cast(changed), observation.rounding * _size(changed))
     times = _EDGE if rate else _SUMMED
-    edge = times * rounded * sum(math.sqrt(length) for length in changed.shape)
+    edge = times * rounded * _sides(changed)
+    # Numbers that were left out follow from the others if these are of rank 1.
+    if _layer(problem) is None and observation.shown is not None:
+        held = joint_of(unflatten(model, observation.shown), name)
+        made = _completed(changed, held, left=edge)
+        if made is None:
+            return None
+        changed, edge = made, max(edge, _OFF * float(made.norm()))
     # But for decay of the model the change has rank 1.
     flat = torch.cat([start[:, :-1], torch.zeros_like(start[:, -1:])], dim=1)
     for decayed in (None, start, flat):  # of the bias too, or of the weights alone
@@ -394,10 +387,117 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if not error <= _DETERMINED or not float(outside) <= _DETERMINED:
         return None
     pixels = pixels.clamp(0, 1).to(box.span)
-
+    count, bound = open_numbers(problem)
+    if bound / float(wide.span.min()) * math.sqrt(count / (3 * found.numel())) > _OPEN:
+        return None
     least = _APART * edge / float(values[0])
     apart = angle_of_others(problem, pixels, left[:, 0])
     return box.inputs(pixels)[None] if apart > least else None
+
+
+def open_numbers(problem: Problem) -> tuple[int, float]:
+    """How many numbers of a record no row of the first layer's gradient holds, and their bound."""
+    seen, model = problem.observation, problem.model
+    name = first_linear(model, seen.points[0, 0], problem.shape)
+    if seen.shown is None or name is None:
+        return 0, 0.0
+    held = joint_of(unflatten(model, seen.gradient[0]), name).abs()
+    least = held[:, :-1][held[:, :-1] > 0].min()
+    count = int((held[:, :-1].sum(dim=0) == 0).sum())
+    return count, float(least / held[:, -1].max()) if count else 0.0
+
+
+def scaled_input(problem: Problem) -> Tensor | None:
+    """(1, *shape) input from the gradient of a first layer without that of its bias.
+
+    It has the input's direction; of all lengths within the box that one which leaves least.
+    """
+    seen, model, box = problem.observation, problem.model, problem.box
+    name = first_linear(model, seen.points[0, 0], problem.shape)
+    if seen.records != 1 or name is None or not seen.holds(model, parameter_name(name, "weight")):
+        return None
+    weight = unflatten(model, seen.gradient)[parameter_name(name, "weight")].flatten(0, -2).double()
+    right = torch.linalg.svd(weight, full_matrices=False)[2][0]
+    way = (right / right.abs().max()).reshape(1, *problem.shape).to(box.span)
+    ends = [box.inputs(torch.full_like(way, end)).abs().max() for end in (0.0, 1.0)]
+    reach = float(max(ends))
+    given = problem.labels
+    labels = torch.arange(problem.classes)[:, None] if given is None else given[None]
+
+    def left(size: float) -> float:
+        return min(
+            residual(seen, model, inputs=size * way, targets=y.to(way.device)) for y in labels
+        )
+
+    at = 0.0
+    while reach > 1e-9 * float(max(ends)):  # an eighth in each turn
+        at = min((at + reach * step / 16 for step in range(-16, 17)), key=left)
+        reach /= 8
+    return at * way
+
+
+def shares_of(problem: Problem, inputs: Tensor, rows: Tensor) -> Tensor:
+    """(F,) factors of records under the declared loss, 1 where they are not seen.
+
+    Taking a record's outer product d [x, 1]^T w times from a first layer's gradient J lowers its
+    rank where 1 / w = [x, 1] J^+ d, whatever the others are.
+
+    Args:
+        inputs: (F, *shape) records of the batch.
+        rows: (F, D) their gradients under the declared loss.
+    """
+    seen, ones = problem.observation, inputs.new_ones(len(inputs))
+    if (name := _layer(problem)) is None:
+        return ones
+    joint = joint_of(unflatten(problem.model, seen.gradient[0].double()), name)
+    inverse = torch.linalg.pinv(joint, rtol=1e-6)
+    fed = torch.cat([inputs.flatten(1), ones[:, None]], dim=1).double()
+    slopes = unflatten(problem.model, rows.double())[parameter_name(name, "bias")]
+    found = seen.records / ((fed @ inverse) * slopes).sum(dim=1)
+    far = (found - 1).abs() > 1e-3
+    sure = far & found.isfinite() & (found > 0)
+    return torch.where(sure, found, 1.0).to(ones)
+
+
+def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
+    """A matrix of rank 1 from those of its numbers that are held, which are more than it needs.
+
+    None where they are not of rank 1, or the last column or three in four others stay open, as
+    those without a number do; they are 0.
+    """
+    held = held & (changed != 0)
+    rows = held[:, -1]
+    scale = torch.where(rows, changed[:, -1], 0.0)
+    columns = torch.zeros_like(changed[0])
+    for _ in range(_ROUNDS):
+        weights = held * scale[:, None]
+        columns = (weights * changed).sum(dim=0) / weights.square().sum(dim=0).clamp_min(1e-300)
+        weights = held * columns
+        scale = (weights * changed).sum(dim=1) / weights.square().sum(dim=1).clamp_min(1e-300)
+    made = scale[:, None] * columns
+    off = torch.where(held, made - changed, 0.0)
+    spare = int(held.sum()) - int((scale != 0).sum()) - int((columns != 0).sum())
+    size = float(torch.linalg.vector_norm(changed))
+    sure = bool(rows.any()) and spare >= _SPARE and 4 * int((columns != 0).sum()) > len(columns)
+    return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
+
+
+def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor) -> float:
+    """What two records, in place of one half-way between them, leave of its gradient, relatively.
+
+    Where that is no more than a cast may leave, one cannot be told from two.
+    """
+    seen, model, box = problem.observation, problem.model, problem.box
+    one = sent_gradients(seen, model, inputs=inputs, targets=labels).detach()
+    pixels, draw = box.pixels(inputs), torch.Generator().manual_seed(0)
+    turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
+    drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
+    least = math.inf
+    for way in ((turned - pixels) / 2, (drawn - pixels) / 2):
+        pair = box.inputs(torch.cat([pixels + way, pixels - way]))
+        both = sent_gradients(seen, model, inputs=pair, targets=labels.repeat(2)).detach()
+        least = min(least, float((both - one).norm() / one.norm().clamp_min(1e-300)))
+    return least
 
 
 def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None = None) -> float:

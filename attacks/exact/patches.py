@@ -37,7 +37,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
-from ..problem.observation import twice_differentiable
+from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
@@ -74,30 +74,6 @@ def embedded_patches(problem: Problem) -> Tensor | None:
         noise or a batch, no layer embeds patches that do not overlap and cover the picture, no
         parameter shows the derivatives of the embeddings, the gradient of the bias contradicts
         them, or the equations do not determine every patch to a tenth of the box.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> from overhear.attacks.problem.problem import Box
-    >>> from overhear.training.models.parameters import flatten
-    >>> class Patches(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.embed = nn.Conv2d(1, 8, 2, 2)
-    ...         self.positions = nn.Parameter(torch.randn(4, 8))
-    ...         self.head = nn.Linear(8, 2)
-    ...     def forward(self, x):
-    ...         z = self.embed(x).flatten(2).transpose(1, 2) + self.positions
-    ...         return self.head(z.tanh().mean(dim=1))
-    >>> _ = torch.manual_seed(0)
-    >>> model, x = Patches().double(), torch.rand(1, 1, 4, 4, dtype=torch.float64)
-    >>> seen = observe(
-    ...     model, flatten(model), inputs=x, targets=torch.tensor([1]), clip_norm=0.1,
-    ...     noise_std=0.0, generator=torch.Generator(),
-    ... )
-    >>> box = Box(low=torch.zeros(()).double(), span=torch.ones(()).double())
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(1, 4, 4), classes=2)
-    >>> found = embedded_patches(posed)
-    >>> round((found - x).abs().max().item(), 4)
-    0.0
     """
     observation, model, box = problem.observation, problem.model, problem.box
     input_shape = problem.shape
@@ -129,14 +105,6 @@ def embedded_patches(problem: Problem) -> Tensor | None:
     flat = patches.new_zeros(math.prod(input_shape))
     found = flat.scatter(0, embedding.pixels.flatten(), patches.flatten()).reshape(input_shape)
     return box.inputs(box.pixels(found.to(box.span)).clamp(0, 1))[None]
-
-
-def rounding_of(gradient: Tensor) -> float:
-    """Half of the relative spacing of the coarsest type that holds every value."""
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        if torch.equal(gradient.to(dtype).to(gradient), gradient):
-            return torch.finfo(dtype).eps / 2
-    return torch.finfo(torch.float64).eps / 2
 
 
 def _agrees(

@@ -23,13 +23,13 @@ Shape letters: C classes, F features, N unknowns.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ...training.models.parameters import unflatten
-from ..problem.problem import Box, Problem
+from ..problem.problem import Box, Certified, Problem
 from .binary_vertices import joint_of
 from .first_layer import fitted, residual
 from .rgap_record import (
@@ -47,25 +47,7 @@ from .rgap_record import (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Peeled:
-    """A record that layer peeling found.
-
-    Attributes:
-        inputs: (1, *shape) in normalised units, inside the box.
-        labels: (1,) class index.
-        residual: relative residual of the whole gradient that the record would have sent, with the
-            observed derivative in the logits.
-        layers: (name, relative residual of its weight's gradient), from the last to the first.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    residual: float
-    layers: tuple[tuple[str, float], ...]
-
-
-def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
+def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Certified | None:
     """The record and label of a batch of one, from its noiseless gradient, by one intercept.
 
     Args:
@@ -74,23 +56,10 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
             messages were rounded.
 
     Returns:
-        The record, or None where there is noise or a batch, the network is no chain of linear and
-        convolutional layers with sigmoids, tanhs, (leaky) ReLUs and pools, the equations do not
-        determine the record, or what was found does not explain the gradient.
-
-    >>> from torch import nn
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
-    >>> seen = observe(
-    ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=0.1, noise_std=0.0,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(3,), classes=2)
-    >>> found = peel(posed)
-    >>> found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)
-    ([1], 0.0)
+        The record, with what it leaves of the gradient and of each layer's, or None where there is
+        noise or a batch, the network is no chain of linear and convolutional layers with sigmoids,
+        tanhs, (leaky) ReLUs and pools, the equations do not determine the record, or what was found
+        does not explain the gradient.
     """
     observation, model, box = problem.observation, problem.model, problem.box
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
@@ -125,7 +94,7 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Peeled | None:
         left = math.inf if fit is None else fit.left
     if not left <= accepted:
         return None
-    return Peeled(inputs=inputs, labels=label, residual=left, layers=tuple(layers))
+    return Certified(inputs, label, left=(left, *(of for _, of in layers)))
 
 
 def _last_layer(

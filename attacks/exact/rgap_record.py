@@ -207,11 +207,6 @@ def read_chain(
     Returns:
         The layers from the input on, each max-pool before its activation; None where a layer is
         of another kind, is used twice or shares its parameters.
-
-    >>> model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
-    >>> chain = read_chain(model, dict(model.named_parameters()), (1, 4, 4))
-    >>> [type(layer).__name__ for layer in chain]
-    ['Affine', 'Activation', 'Reshape', 'Affine']
     """
     modules = _flat(model, "")
     if modules is None:
@@ -326,11 +321,6 @@ def solve_normal(normal: Map, right: Tensor, *, tolerance: float, steps: int) ->
 
     Returns:
         The solution; where there are many, one that is 0 along what `normal` does not see.
-
-    >>> a = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
-    >>> x = solve_normal(lambda v: a @ v, torch.tensor([3.0, 4.0]), tolerance=1e-6, steps=9)
-    >>> x.round(decimals=4).tolist()
-    [1.0, 1.0]
     """
     x, left, way = torch.zeros_like(right), right, right
     size = float(left.square().sum())

@@ -36,13 +36,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from ..problem.observation import Observation
-from ..problem.problem import Box, Problem
+from ..problem.problem import Box, Certified, Problem
 from .binary_vertices import TOGETHER, derivatives_in, sparse_mixtures
 from .spear_images import (
     Direction,
@@ -340,40 +340,7 @@ _EXACT = 1e-8  # residual of what double precision determines
 _DECISIVE = 0.99  # leverage of a unit on which a direction hangs alone
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Separated:
-    """Images of a batch that are certified, one by one.
-
-    Attributes:
-        inputs: (F, *shape) certified images in normalised units, within the box.
-        labels: (F,) their classes; None where two classes would fit (binary tasks, in part solved).
-        records: number of records B of the batch.
-        certificates: (F,) largest relative residual of each image's conditions.
-
-    >>> part = Separated(
-    ...     inputs=torch.zeros(1, 4), labels=torch.tensor([2]), records=3, certificates=(1e-12,)
-    ... )
-    >>> part.missing, part.complete
-    (2, False)
-    """
-
-    inputs: Tensor
-    labels: Tensor | None
-    records: int
-    certificates: tuple[float, ...]
-
-    @property
-    def missing(self) -> int:
-        """Number of records of the batch that are not certified."""
-        return self.records - len(self.inputs)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the whole batch is certified."""
-        return self.missing == 0
-
-
-def separate_records(problem: Problem, generator: torch.Generator) -> Separated | None:
+def separate_records(problem: Problem, generator: torch.Generator) -> Certified | None:
     """The certified images of a batch, from the gradients of its first two linear layers.
 
     Args:
@@ -386,26 +353,13 @@ def separate_records(problem: Problem, generator: torch.Generator) -> Separated 
         most images. None where nothing can be said: noise, another loss or several points, another
         architecture, or a gradient whose rank is not the number of records (equal records, records
         without loss, or rounding without a gap).
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 4)).double()
-    >>> g = torch.Generator().manual_seed(0)
-    >>> flat = torch.randn(444, generator=g, dtype=torch.float64) / 3
-    >>> x, y = torch.rand(3, 6, generator=g, dtype=torch.float64), torch.tensor([2, 0, 2])
-    >>> seen = observe(
-    ...     model, flat, inputs=x, targets=y, clip_norm=0.5, noise_std=0.0, generator=g
-    ... )
-    >>> box = Box(low=torch.tensor(0.0), span=torch.tensor(1.0))
-    >>> posed = Problem(observation=seen, model=model, box=box, shape=(6,), classes=4)
-    >>> found = separate_records(posed, g)
-    >>> found.missing, sorted(found.labels.tolist())
-    (0, [0, 2, 2])
     """
     observation, model = problem.observation, problem.model
     # The clip of a mean is one factor of all records, like those of (1).
-    if observation.is_noisy or not replace(observation, mean_of=None).is_plain:
+    plain = replace(observation, mean_of=None).is_plain and observation.shown is None
+    if observation.is_noisy or not plain:
         return None
-    best: Separated | None = None
+    best: Certified | None = None
     for k in range(len(observation.gradient)):
         seen = observation.only(k)
         layers = find_relu_layers(model, seen.points[0, 0].double(), problem.shape)
@@ -415,9 +369,9 @@ def separate_records(problem: Problem, generator: torch.Generator) -> Separated 
                 seen, model, layers, spaces, shape=problem.shape, box=problem.box,
                 generator=generator,
             )  # fmt: skip
-            if best is None or part.missing < best.missing:
+            if best is None or len(part.inputs) > len(best.inputs):
                 best = part
-        if best is not None and best.complete:
+        if best is not None and len(best.inputs) == observation.records:
             break
     return best
 
@@ -431,7 +385,7 @@ def _certified(
     shape: tuple[int, ...],
     box: Box,
     generator: torch.Generator,
-) -> Separated:
+) -> Certified:
     """The images of one intercept whose every condition holds."""
     # Directions by the patterns of units, and where these are too few, by sampling.
     nothing = torch.zeros_like(spaces.back)
@@ -478,12 +432,10 @@ def _certified(
         kept.append(box.inputs(pixels.clamp(0, 1)))
         labels.append(match[0])
         residuals.append(max(rest, match[1]))
-    known = [label for label in labels if label is not None]
-    return Separated(
-        inputs=torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
-        labels=torch.tensor(known, dtype=torch.int64) if len(known) == len(kept) else None,
-        records=seen.records,
-        certificates=tuple(residuals),
+    return Certified(
+        torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
+        torch.tensor([-1 if label is None else label for label in labels], dtype=torch.int64),
+        left=tuple(residuals),
     )
 
 

@@ -349,18 +349,6 @@ def activity_patterns(
 
     Returns:
         (F, m) boolean, True where active; candidates to be checked, F may be 0 or exceed B.
-
-    >>> z = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.5]], dtype=torch.float64)
-    >>> w = torch.randn(24, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    >>> h = w @ z.T                                        # two records, in a space of two
-    >>> a = h.clamp_min(0)
-    >>> never, always = (h < 0).all(dim=1), (h > 0).all(dim=1)
-    >>> found = activity_patterns(
-    ...     a, a - h, always=always, never=never, records=2, noise=1e-15,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> sorted(found.sum(dim=1).tolist()) == sorted((h > 0).sum(dim=0).tolist())
-    True
     """
     space = _null_space(
         _unit_rows(inactive_rows[always]), least=records, tolerance=max(1e-9, 10 * noise)

@@ -26,12 +26,16 @@ from .first_layer import (
     PICTURE,
     Fit,
     angle_of_others,
-    beside_rank_one,
     first_linear_input,
     fitted,
+    left_by_two,
+    open_numbers,
     repeated_input,
     residual,
     rounding_of_input,
+    scaled_input,
+    shares_of,
+    shows_several,
 )
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
@@ -44,6 +48,7 @@ _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away be
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
 _DETERMINED = 1e-2  # the same of a picture that the equations determine: a ReLU on its edge turns
 _ROUNDED = 5.0  # times what rounding of messages may leave
+_TOLD = 2.0  # times what rounding may leave
 _ALIKE = 1e-3  # of derivatives of two losses that are one
 _APART = 1e-3  # sine of the angle to another record's derivative
 _PART = re.compile(r"(\d+) certified, (\d+) by optimisation")
@@ -55,21 +60,6 @@ class Proof(enum.Enum):
     RECORD = "record"  # it was in the batch: the equations determine it
     PART = "part"  # so were some of the batch, as many as the name of the stage says
     NOTHING = "nothing"  # others may explain the gradient as well
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Part:
-    """The certified records of a batch, and what is left to find.
-
-    Attributes:
-        pixels: (F, *shape) certified records on the unit box.
-        labels: (F,) their classes.
-        rest: the batch without them.
-    """
-
-    pixels: Tensor
-    labels: Tensor
-    rest: Observation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,21 +79,27 @@ class Stage:
         proves: what follows from it that it found a batch.
         several: whether it is for batches; None where also for one record.
         noisy: whether it is for gradients under noise.
+        alone: whether it is for one record, without a look at the rank of the first layer.
+        whole: whether it takes every number of a gradient for what was sent.
     """
 
     name: str
-    solve: Callable[[Problem, torch.Generator], Certified | Part | Unsolved | None]
+    solve: Callable[[Problem, torch.Generator], Certified | Found | Unsolved | None]
     proves: Proof = Proof.RECORD
     several: bool | None = False
     noisy: bool = False
+    whole: bool = True
+    alone: bool = False
 
     def applies(self, problem: Problem) -> bool:
         """Whether it is tried on a problem."""
         seen = problem.observation
+        if self.whole and seen.shown is not None:
+            return False
         return seen.is_noisy is self.noisy and self.several in (None, seen.records > 1)
 
 
-def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part | Unsolved | None:
+def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved | None:
     """The whole batch, a part of it, or nothing.
 
     Args:
@@ -115,9 +111,12 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Part 
         where there is one to tell.
     """
     why: Unsolved | None = None
+    several = problem.observation.records == 1 and shows_several(problem)
     for stage in STAGES:
-        solved = stage.solve(problem, generator) if stage.applies(problem) else None
-        if isinstance(solved, Part):
+        if not stage.applies(problem) or (several and stage.alone):
+            continue
+        solved = stage.solve(problem, generator)
+        if isinstance(solved, Found):
             return solved
         if isinstance(solved, Unsolved):
             why = solved
@@ -183,23 +182,34 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
     another loss it counts where several records would not have rank 1.
     """
     if (inputs := first_linear_input(problem)) is None:
-        return None
+        if problem.observation.shown is None or (inputs := scaled_input(problem)) is None:
+            return None
+        label = _label(problem, inputs)
+        return Certified(inputs, label) if _explains(problem, inputs, label, allowed=0.0) else None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
-    # Deep layers may hide of the whole what several records leave of the first.
-    if beside_rank_one(problem) > max(allowed, _allowed(problem.observation)):
-        return None
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
         if _explains(problem, inputs, labels, allowed=allowed):
-            return Certified(inputs, labels)
+            return _told_from_two(problem, Certified(inputs, labels), allowed=allowed)
     return _of_one(problem, _under_any_loss(problem, inputs, allowed=allowed))
+
+
+def _told_from_two(
+    problem: Problem, certified: Certified, *, allowed: float = 0.0
+) -> Certified | None:
+    """A record, where two would leave far more of the gradient than is allowed for rounding."""
+    seen = problem.observation
+    most = max(allowed, _allowed(seen)) if seen.is_plain else 0.0
+    if most <= _EXPLAINED or left_by_two(problem, *certified[:2]) > _TOLD * most:
+        return certified
+    return None
 
 
 def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
     """A record under any loss, where several would not have one direction as well."""
-    if certified is None:
+    if certified is None or (certified := _told_from_two(problem, certified)) is None:
         return None
     pixels = problem.box.pixels(certified.inputs)[0]
     return certified if angle_of_others(problem, pixels) > _APART else None
@@ -226,7 +236,7 @@ def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
         last = last_layer(seen, problem.model, classes=problem.classes)
         told = last is not None and last.bias is not None and _tells_labels(last.bias)
         told = told and problem.classes > 2
-        loss = OtherLoss(left=None, factors=None, labelled=told)
+        loss = OtherLoss(left=None, factors=None, labelled=told, open=open_numbers(problem))
     return Certified(found, _label(problem, found), loss)
 
 
@@ -268,7 +278,7 @@ def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | No
     return Certified(censored.inputs, censored.labels)
 
 
-def _isolated(problem: Problem, _: torch.Generator) -> Certified | Part | None:
+def _isolated(problem: Problem, _: torch.Generator) -> Certified | Found | None:
     """The records that crafted models isolate; each is certified by the slot that it fills."""
     certified = isolate(problem)
     if certified is None:
@@ -278,29 +288,29 @@ def _isolated(problem: Problem, _: torch.Generator) -> Certified | Part | None:
     return _part(problem, *certified[:2])
 
 
-def _separated(problem: Problem, generator: torch.Generator) -> Certified | Part | None:
+def _separated(problem: Problem, generator: torch.Generator) -> Certified | Found | None:
     """Records at the ends of the box, and then the activation patterns of what is left."""
     # Ranks are read from gaps of rounding's size, by decompositions of many small matrices and by
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
     corners = records_at_corners(host, generator)
     first = None if corners is None else _told_apart(problem, *corners[:2])
-    if first is not None and not isinstance(first, Part):
+    if first is not None and not isinstance(first, Found):
         return first
-    if first is not None:
+    if first is not None and first.rest is not None:
         host = replace(host, observation=first.rest.to(device=HOST), labels=None)
         if first.rest.records == 1:
             last = _read(replace(problem, observation=first.rest, labels=None), generator)
             return first if last is None else _joined(problem, first, *last[:2])
     separated = separate_records(host, generator)
-    if separated is None or separated.labels is None:
+    if separated is None or bool((separated.labels < 0).any()):
         return first
     if first is None:
         return _told_apart(problem, separated.inputs, separated.labels)
     return _joined(problem, first, separated.inputs, separated.labels)
 
 
-def _joined(problem: Problem, part: Part, inputs: Tensor, labels: Tensor) -> Certified | Part:
+def _joined(problem: Problem, part: Found, inputs: Tensor, labels: Tensor) -> Certified | Found:
     """A part of the batch and further certified records."""
     pixels = problem.box.pixels(inputs.to(problem.box.span))
     every = problem.box.inputs(torch.cat([part.pixels, pixels.to(part.pixels)]))
@@ -308,7 +318,7 @@ def _joined(problem: Problem, part: Part, inputs: Tensor, labels: Tensor) -> Cer
     return part if joined is None else joined
 
 
-def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified | Part | None:
+def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified | Found | None:
     """Certified records as the batch, or as a part of it."""
     seen = problem.observation
     if len(inputs) == seen.records:
@@ -319,15 +329,25 @@ def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified |
     return _part(problem, inputs.to(problem.box.span), labels.to(problem.box.span.device))
 
 
-def _part(problem: Problem, inputs: Tensor, labels: Tensor) -> Part:
+def _part(problem: Problem, inputs: Tensor, labels: Tensor) -> Found:
     """Certified records, and the gradient of the others."""
     seen = problem.observation
-    count, left = len(inputs), seen.records - len(inputs)
-    known = sent_gradients(seen, problem.model, inputs=inputs, targets=labels).detach()
-    rest = (seen.gradient * seen.records - known * count) / left
-    return Part(
+    left = seen.records - len(inputs)
+    rows = torch.stack(
+        [
+            sent_gradients(seen, problem.model, inputs=x[None], targets=y[None]).detach()
+            for x, y in zip(inputs, labels, strict=True)
+        ]
+    )  # (F, K, D)
+    shares = shares_of(problem, inputs, rows[:, 0])  # times records: 1 under the declared loss
+    rest = (seen.gradient * seen.records - (shares[:, None, None] * rows).sum(dim=0)) / left
+    if float(shares.max() - shares.min()) <= _ALIKE * float(shares.max()):
+        rest = rest / shares.mean()  # of a sum in place of a mean
+    return Found(
         pixels=problem.box.pixels(inputs),
         labels=labels,
+        iterations=0,
+        stage=part_name(len(inputs), left),
         rest=replace(seen, gradient=rest, records=left),
     )
 
@@ -403,14 +423,18 @@ FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, n
 
 STAGES = (
     FIRST_LAYER,
-    Stage(name="exact", solve=_read),
-    Stage(name="rank one", solve=_repeated),  # of what is not as it is declared behind that layer
+    Stage(name="exact", solve=_read, whole=False, alone=True),
+    Stage(
+        name="rank one", solve=_repeated, whole=False
+    ),  # of what is not as it is declared behind that layer
     Stage(name="imprint", solve=_isolated, several=None),  # of models that were crafted
     Stage(name="patches", solve=lambda at, _: _patched(at, embedded_patches(at))),
     Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),
-    Stage(name="peeling", solve=_peeled),
-    Stage(name="censored", solve=_censored),
-    Stage(name="certified", solve=_separated, several=True),  # on the CPU, as LAPACK's work
+    Stage(name="peeling", solve=_peeled, alone=True),
+    Stage(name="censored", solve=_censored, alone=True),
+    Stage(
+        name="certified", solve=_separated, several=True, whole=False
+    ),  # on the CPU, as LAPACK's work
     Stage(name="one direction", solve=_alike, proves=Proof.NOTHING),  # several have one, too
 )
 """In the order in which they are tried, until one finds something."""

@@ -1,8 +1,7 @@
-"""A file of scores: `score,included[,split][,canary]`, one row a canary, with a bound on its size.
+"""A file of scores: `score,included[,canary]`, one row a canary, with a bound on its size.
 
 score      a number, higher for canaries that are in
 included   1 or 0, true or false, in or out: the canary's coin
-split      "threshold" for canaries that set the threshold, "test" for those that are guessed
 canary     a name; no two rows have the same
 """
 
@@ -23,17 +22,15 @@ from ...privacy.formats.csv_rows import CsvRows
 from .scores_audit import MOST
 
 _MOST_BYTES = 128 << 20
-_COLUMNS = ("score", "included", "split", "canary")
+_COLUMNS = ("score", "included", "canary")
 _COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
-_SPLITS = {"threshold": True, "test": False}
 
 
 class ScoreFile(NamedTuple):
-    """(m,) each: scores, coins, and which canaries set the threshold, where the file says so."""
+    """(m,) each: scores and coins."""
 
     scores: NDArray[np.float64]
     included: NDArray[np.bool_]
-    split: NDArray[np.bool_] | None
 
 
 def read_scores(path: Path) -> ScoreFile:
@@ -66,7 +63,7 @@ def read_scores(path: Path) -> ScoreFile:
 def _read(path: Path, rows: CsvRows) -> ScoreFile:
     names = [name.strip().lower() for name in next(rows, [])]
     _check_names(path, names)
-    scores, coins, splits, seen = list[float](), list[bool](), list[bool](), set[str]()
+    scores, coins, seen = list[float](), list[bool](), set[str]()
     # One canary a line, each of them once.
     for row in rows:
         if not row:
@@ -78,9 +75,7 @@ def _read(path: Path, rows: CsvRows) -> ScoreFile:
             raise InputError(f"{path} has more than {MOST} canaries; give a part of them")
         of = dict(zip(names, (value.strip() for value in row), strict=True))
         scores.append(_score(where, of["score"]))
-        coins.append(_choice(where, "included", of["included"], _COINS))
-        if "split" in of:
-            splits.append(_choice(where, "split", of["split"], _SPLITS))
+        coins.append(_coin(where, of["included"]))
         if "canary" in of:
             name = unicodedata.normalize("NFC", of["canary"])  # names that look alike are one
             if name in seen:
@@ -89,12 +84,11 @@ def _read(path: Path, rows: CsvRows) -> ScoreFile:
     return ScoreFile(
         scores=np.asarray(scores, dtype=np.float64),
         included=np.asarray(coins, dtype=np.bool_),
-        split=np.asarray(splits, dtype=np.bool_) if "split" in names else None,
     )
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    expected = f"{path} must begin with the line score,included or score,included,split"
+    expected = f"{path} must begin with the line score,included or score,included,canary"
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"{expected}; the column {name!r:.40} is there twice")
@@ -118,7 +112,7 @@ def _score(where: str, text: str) -> float:
     return value
 
 
-def _choice(where: str, column: str, text: str, known: dict[str, bool]) -> bool:
-    if text.lower() not in known:
-        raise InputError(f"{where}: {column} {text!r:.40} must be one of {', '.join(known)}")
-    return known[text.lower()]
+def _coin(where: str, text: str) -> bool:
+    if text.lower() not in _COINS:
+        raise InputError(f"{where}: included {text!r:.40} must be one of {', '.join(_COINS)}")
+    return _COINS[text.lower()]

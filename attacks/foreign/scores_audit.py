@@ -24,7 +24,7 @@ from ...privacy._validate import within
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, InputTypeError
 from ..audit.audited import Verdict
-from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound, best_threshold
+from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
 from ..bounds.ranked import ideal_ranked, ranked
 from .claimed import Claimed, small
@@ -37,14 +37,19 @@ from .claimed import Claimed, small
 #         randomised response is the mechanism of (epsilon, delta) that leaks most.
 #
 # A threshold cuts the scores; those above are guessed "in". Two ways to have one without looking at
-# the coins that are guessed: 0, if the scores are likelihood ratios, and the place where a fifth of
-# the canaries, which is not guessed, has the fewest errors.
+# any coin: 0, if the scores are likelihood ratios, and the middle of their order, as half of the
+# coins put in. There the surest are those whose rank is farthest from the middle.
 #
 # | scores | claim | bound at each threshold | canaries independent |
 # |---|---|---|---|
 # | ratios | mechanism | `ranked` | assumed |
-# | others | mechanism | `one_run_f_dp` of all guesses, and of the surest | no |
-# | any | epsilon alone | `one_run_pure` of all guesses, and of the surest | no |
+# | others | mechanism | `one_run_f_dp` of the surest, and of all | no |
+# | any | epsilon alone | `one_run_pure` of the surest, and of all | no |
+#
+# **Why no coin is needed.** The theorems hold for any guesses that are made of what left the
+# training and of randomness of one's own, as many as were fixed before; ranks and their middle are
+# made of scores, and scores of what left. So all canaries are guessed, and none is spent on a
+# threshold. What scores are of does not enter: the surest of exponentials are those of ratios.
 #
 # The risk is shared evenly among the bounds of a row (C. E. Bonferroni 1936): with both thresholds,
 # each has half of it. They hold together, so their largest holds.
@@ -52,10 +57,8 @@ from .claimed import Claimed, small
 # Ratios are independent where canaries are orthogonal and the noise among them is white;
 # losses of a final model disturb each other, and are never taken for ratios.
 
-EVERY = 5  # one canary of so many sets the threshold
+_WIDE = 8.0  # times the median gap, by which the widest stands out
 _OF_ALL = ("delta", "confidence", "canaries")  # the same of every bound of an audit
-
-Bools = NDArray[np.bool_]
 
 
 def order_of(guesses: Guesses) -> NDArray[np.int64]:
@@ -74,42 +77,59 @@ def order_of(guesses: Guesses) -> NDArray[np.int64]:
 
 
 def score_bounds(
-    guesses: Guesses, claimed: Claimed, *, setting: Bools, ratios: bool, confidence: float
+    guesses: Guesses, claimed: Claimed, *, ratios: bool, confidence: float
 ) -> list[LowerBound]:
     """All bounds that hold together at one confidence, the largest first.
 
     Args:
         guesses: (m,) scores and coins, in an order that tells nothing of the coins.
         claimed: whose mechanism the errors are read on, where it has one.
-        setting: (m,) which canaries set the threshold; chosen without scores and coins.
         ratios: whether scores are log-likelihood ratios at what is claimed, of canaries that do
             not disturb each other.
         confidence: of all of them together.
     """
-    threshold = best_threshold(guesses.scores[setting], guesses.included[setting])
-    # Ties among the surest are broken by place, which tells nothing of the coins.
-    cut = [("held-out threshold", threshold, guesses.scores[~setting], guesses.included[~setting])]
-    if ratios:
-        cut.append(("ratio 0", 0.0, guesses.scores, guesses.included))
-    # Each cut with each number of guesses is a bound, and all share the risk.
-    looks = [
-        (name, at, Guesses(scores=scores - at, included=included), made)
-        for name, at, scores, included in cut
-        for made in _made(len(scores), claimed, ratios=ratios)
-    ]
-    sure = 1.0 - (1.0 - confidence) / len(looks)
+    ranks, at = _from_the_middle(guesses.scores)
+    middle = Guesses(scores=ranks, included=guesses.included)
+    cuts = [("middle", at, middle), *([("ratio 0", 0.0, guesses)] if ratios else [])]
+    counts = _made(len(ranks), claimed, ratios=ratios)
+    sure = 1.0 - (1.0 - confidence) / (len(cuts) * len(counts))
     found = []
-    for name, at, shifted, made in looks:
-        bound = _bound(shifted, claimed, made=made, confidence=sure)
-        how = f"{name}, {made} guessed" if made is not None else name
-        kept = f"a threshold that {int(setting.sum())} other canaries set"
-        words = bound.assumptions
-        if at is threshold:
-            words = words.replace("one threshold (ratio 0) fixed in advance", kept)
-        found.append(
-            replace(bound, name=how, threshold=at, confidence=confidence, assumptions=words)
-        )
+    for name, at, cut in cuts:
+        for made in counts:
+            bound = _bound(cut, claimed, made=made, confidence=sure)
+            how = f"{name}, {made} guessed" if made is not None else name
+            words = bound.assumptions
+            if cut is middle:
+                fixed = "one threshold (ratio 0) fixed in advance"
+                words = words.replace(fixed, "the threshold in the middle of the scores")
+            bound = replace(bound, name=how, threshold=at, confidence=confidence)
+            found.append(replace(bound, assumptions=words))
     return sorted(found, key=lambda bound: bound.strength, reverse=True)
+
+
+def _from_the_middle(scores: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """How far each rank is from the middle, above 0 where "in" is guessed, and the cut.
+
+    The cut is where two scores that differ are next to the middle; or the widest gap within 4
+    deviations of how many are in, where it stands out, as of scores that are all told apart.
+
+    >>> _from_the_middle(np.array([0.1, 9.0, 0.1, 0.5, 0.1]))
+    (array([-3.,  3., -2.,  2., -1.]), 0.3)
+    """
+    order, many = np.argsort(scores, kind="stable"), scores.size
+    held = scores[order]
+    with np.errstate(invalid="ignore"):  # of two that are infinite alike
+        gaps = np.nan_to_num(0.25 * held[1:] - 0.25 * held[:-1], posinf=1e307)
+    away = np.abs(np.arange(1, many) - 0.5 * many)
+    near = np.where(away <= 2.0 * math.sqrt(many), gaps, 0.0)
+    wide = near.max() / _WIDE > np.median(near[near > 0.0]) if near.any() else False
+    at = int(near.argmax() if wide else np.where(gaps > 0.0, away, math.inf).argmin())
+    far = np.abs(np.arange(many) - 0.5 * (many - 1)) + 1.0
+    found = np.empty(many)
+    found[order] = np.where(np.arange(many) <= at, -far, far)
+    low, high = float(held[at]), float(held[at + 1])
+    tried = (0.5 * low + 0.5 * high, low, high)
+    return found, next((cut for cut in tried if math.isfinite(cut)), 0.0)
 
 
 def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: float) -> float:
@@ -119,7 +139,7 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
 
     Args:
         claimed: of finite epsilon.
-        canaries: how many, with those that set the threshold.
+        canaries: how many.
         ratios: as in `score_bounds`.
         confidence: the same.
 
@@ -129,22 +149,21 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
     >>> of = Claimed(epsilon=5.49, delta=1e-5)
     >>> [round(perfect_bound(of, canaries=m, ratios=False, confidence=0.95), 2)
     ...     for m in (500, 4000)]
-    [4.0, 4.95]
+    [4.22, 5.01]
     """
     if ratios and claimed.mechanism is not None:
         half = 0.5 + 0.5 * confidence
         return ideal_ranked(
             claimed.mechanism, canaries=canaries, delta=claimed.delta, confidence=half
         )
-    guessed = canaries if ratios else canaries - canaries // EVERY
-    counts = _made(guessed, claimed, ratios=ratios)
+    counts = _made(canaries, claimed, ratios=ratios)
     share = 1.0 - (1.0 - confidence) / (len(counts) * (2 if ratios else 1))
     found = [0.0]
     for made in counts:
         assert made is not None  # noqa: S101 # all others are counted
-        error = _least_error(claimed, made / guessed)
+        error = _least_error(claimed, made / canaries)
         wrong = round(made * error)
-        coins = np.arange(guessed) % 2 == 0
+        coins = np.arange(canaries) % 2 == 0
         scores = np.where(coins, 1.0, -1.0)
         scores[:wrong] *= -1.0  # of the surest, which are the first of equal ones
         shown = Guesses(scores=scores, included=coins)
@@ -303,20 +322,18 @@ def audit_scores(
     *,
     claim: Claimed,
     confidence: float = 0.95,
-    split: ArrayLike | None = None,
     ratios: bool = False,
 ) -> ScoresAudit:
     """Check the scores of canaries against a claim.
 
     Args:
-        scores: (m,) one a canary, higher for those that are in; or what `Planted.score` returns.
+        scores: (m,) one a canary, higher for those that are in, made without their coins;
+            or what `Planted.score` returns.
         included: (m,) bool, whether a fair coin of its own put the canary in; left out with the
             latter.
         claim: epsilon at delta, and the mechanism where it is known.
         confidence: of the bound, in (0.5, 1); a true claim is contradicted with probability at most
             1 - confidence.
-        split: (m,) bool, the canaries that set the threshold for the others, chosen without their
-            scores and coins; a fifth by default.
         ratios: whether scores are log-likelihood ratios of "in" against "out" at what is claimed,
             in nats, of canaries that do not disturb each other. Then 0 is a threshold, too, and
             what is seen of each counts as independent of the others.
@@ -326,7 +343,7 @@ def audit_scores(
 
     Raises:
         ValueError: fewer than 20 canaries or more than a million, scores that are no numbers or
-            all equal, coins that were not fair, a split that leaves too few on a side.
+            all equal, or coins that were not fair.
         TypeError: coins that are no truth values, or no claim.
 
     Source: Steinke et al. 2023 and Mahloujifar et al. 2025; see `score_bounds`.
@@ -337,7 +354,7 @@ def audit_scores(
     >>> scores = coins * 1.4 + rng.normal(size=2000) - 0.7
     >>> found = audit_scores(scores, coins, claim=claimed(epsilon=0.5, delta=1e-5))
     >>> str(found.verdict), round(found.epsilon, 2)
-    ('contradicted', 2.84)
+    ('contradicted', 3.07)
     """
     if not isinstance(claim, Claimed):
         raise InputTypeError(
@@ -346,7 +363,6 @@ def audit_scores(
     within("confidence", confidence, "(0.5, 1)", ", such as 0.95")
     guesses = _guesses(scores, included)
     count, order = guesses.scores.size, order_of(guesses)
-    setting = _split(split, guesses)[order]
     guesses = Guesses(scores=guesses.scores[order], included=guesses.included[order])
     # What a perfect audit of so many canaries would show, and of many more.
     best = many = None
@@ -355,9 +371,7 @@ def audit_scores(
         best = perfect_bound(claim, canaries=count, **how)
         if claim.mechanism is None:
             many = perfect_bound(claim, canaries=MANY * count, **how)
-    lower_bounds = score_bounds(
-        guesses, claim, setting=setting, ratios=ratios, confidence=confidence
-    )
+    lower_bounds = score_bounds(guesses, claim, ratios=ratios, confidence=confidence)
     return ScoresAudit(
         claimed=claim,
         canaries=count,
@@ -447,25 +461,6 @@ def _check_not_doubled(guesses: Guesses) -> None:
             f"{pairs.shape[1]} rows hold every canary {often}; "
             "give each canary once, since one that is repeated counts as evidence that is not there"
         )
-
-
-def _split(split: ArrayLike | None, guesses: Guesses) -> NDArray[np.bool_]:
-    count = guesses.scores.size
-    if split is None:
-        return order_of(guesses).argsort() < count // EVERY  # the first of that order
-    setting = np.asarray(split)
-    if setting.dtype != np.bool_ or setting.shape != (count,):
-        raise InputError(
-            f"split of {setting.dtype} {setting.shape} must hold a truth value for each of the "
-            f"{count} canaries: true for those that set the threshold"
-        )
-    chosen = int(setting.sum())
-    if chosen < 4 or count - chosen < LEAST // 2:
-        raise InputError(
-            f"split lets {chosen} of {count} canaries set the threshold; at least 4 must, and at "
-            f"least {LEAST // 2} be left to be guessed"
-        )
-    return setting
 
 
 def _digits(value: float, rounded: Callable[[float], int]) -> str:

@@ -79,10 +79,6 @@ def trunk_of(chain: Chain, shape: tuple[int, ...], *, low: Tensor) -> Trunk | st
     Args:
         chain: layers with their names.
         low: least value of an input, broadcastable to a record.
-
-    >>> found = trunk_of([("0", nn.Flatten())], (1, 2, 2), low=torch.tensor(0.0))
-    >>> found.inputs_of(torch.arange(4.0)).tolist()
-    [[[0.0, 1.0], [2.0, 3.0]]]
     """
     # Layers that can pass pixels on at all.
     if any(of.start_dim != 1 or of.end_dim != -1 for _, of in chain if isinstance(of, nn.Flatten)):
@@ -230,9 +226,6 @@ def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: in
     Args:
         input_shape: shape of one record.
         records: how many are expected in a batch.
-
-    >>> why_not_crafted(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (1, 2, 2))
-    ''
     """
     shape = tuple(input_shape)
     found = _parts(model, shape, low=torch.tensor(0.0))
@@ -246,12 +239,7 @@ def why_not_crafted(model: nn.Module, input_shape: Sequence[int], *, records: in
 
 
 def least_rounds(model: nn.Module, input_shape: Sequence[int]) -> int:
-    """In how many rounds a record has to take part, so that crafted models show all of it.
-
-    >>> layers = [nn.Conv2d(1, 2, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32, 3)]
-    >>> least_rounds(nn.Sequential(*layers), (1, 12, 12))
-    8
-    """
+    """In how many rounds a record has to take part, so that crafted models show all of it."""
     shape = tuple(input_shape)
     if not isinstance(_parts(model, shape, low=torch.tensor(0.0)), str):
         return 1

@@ -54,7 +54,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -82,21 +82,6 @@ _LEFT = 0.2
 """Share of the prior image's distance that a single image may leave without noise."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Remainder:
-    """What is left of a batch that was found.
-
-    Attributes:
-        pixels: (B, *shape), the prior image where the observation does not speak for another.
-        supported: (B,) whether it does.
-        reached: distance of what was found, as `distance_left` gives it.
-    """
-
-    pixels: Tensor
-    supported: tuple[bool, ...]
-    reached: float
-
-
 def fall_back(
     problem: Problem,
     found: Found,
@@ -104,8 +89,8 @@ def fall_back(
     *,
     search: Search,
     held: bool | None = None,
-) -> Remainder:
-    """Put the prior image where the observation does not speak for the image found.
+) -> Found:
+    """What was found, with the prior image where the observation does not speak for it.
 
     Args:
         problem: the posed problem.
@@ -117,7 +102,7 @@ def fall_back(
     seen, prior = problem.observation, problem.prior_image
     if found.loss is not None:  # another than that of the preset's distance
         left = math.nan if found.loss.left is None else found.loss.left
-        return Remainder(pixels=found.pixels, supported=(True,) * seen.records, reached=left)
+        return replace(found, supported=(True,) * seen.records, reached=left)
     reached = distance_left(problem, found.pixels, found.labels)
     pixels, supported = found.pixels.clone(), [True] * seen.records
     if prior is not None:
@@ -133,7 +118,7 @@ def fall_back(
                 )
             if not supported[record]:
                 pixels[record] = prior
-    return Remainder(pixels=pixels, supported=tuple(supported), reached=reached)
+    return replace(found, pixels=pixels, supported=tuple(supported), reached=reached)
 
 
 def _explains_more(problem: Problem, found: Found, record: int) -> bool:
@@ -340,11 +325,7 @@ def steadied(problem: Problem) -> Problem:
 
 
 def normalises_places(model: nn.Module) -> bool:
-    """Whether a network has a layer that takes the mean over the places of a picture.
-
-    >>> normalises_places(nn.Sequential(nn.Linear(3, 8), nn.LayerNorm(8)))
-    False
-    """
+    """Whether a network has a layer that takes the mean over the places of a picture."""
     return any(map(_over_places, model.modules()))
 
 
@@ -425,17 +406,6 @@ def acceptance_power(
 
     Returns:
         A probability; 1 without noise, where the truth is always kept.
-
-    >>> model = nn.Linear(2, 2)
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=100.0, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> acceptance_power(
-    ...     seen, model, inputs=torch.tensor([1.0, 0.0]), label=0,
-    ...     prior_image=torch.tensor([0.5, 0.5]), classes=2, generator=torch.Generator(),
-    ... ) < 0.1
-    True
     """
     if not observation.is_noisy:
         return 1.0

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Part, Unsolved, part_name, solve_exactly
+from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.labels import likeliest_label, recover_labels, stands_out
+from ..problem.labels import likeliest_label, recognised, recover_labels, stands_out
 from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
@@ -82,6 +82,7 @@ def build_problem(
     box = build_box(bounds, shape, dtype=dtype)
     posed = observation.to(device=HOST)
     posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
+    posed, _ = recognised(posed, model, classes=classes)
     if labels is None and not preset.joint_labels:
         labels = recover_labels(posed, model, classes=classes)
     if prior_image is not None:
@@ -387,8 +388,8 @@ def reconstruct(
             solved = solve_exactly(problem, generator) if preset.exact else None
             if classes == 1 and not isinstance(solved, Found):
                 solved, found = Unsolved(reason=_ONE_OUTPUT), _guessed(problem)
-            elif isinstance(solved, Part):
-                found = _complete(problem, solved, generator, progress=progress)
+            elif isinstance(solved, Found) and solved.rest is not None:
+                found = _complete(problem, solved, solved.rest, generator, progress=progress)
             else:
                 held = steadied(problem)
                 found = (
@@ -516,8 +517,8 @@ def _kept(
         inputs=problem.box.inputs(kept.pixels).to(HOST, dtype),
         labels=found.labels.to(HOST),
         objective=kept.reached,
-        iterations=found.iterations,
-        stage=found.stage if any(kept.supported) else "prior",
+        iterations=kept.iterations,
+        stage=kept.stage if any(kept.supported) else "prior",
         supported=kept.supported,
         loss=found.loss,
     )
@@ -557,18 +558,24 @@ def _of_class(problem: Problem, done: Reconstruction, candidates: Candidates) ->
 
 
 def _complete(
-    problem: Problem, part: Part, generator: torch.Generator, *, progress: Progress | None
+    problem: Problem,
+    part: Found,
+    rest: Observation,
+    generator: torch.Generator,
+    *,
+    progress: Progress | None,
 ) -> Found:
     """The certified records, and the others by a search on what they leave of the gradient."""
     labels = None
     if problem.labels is not None:
-        labels = recover_labels(part.rest, problem.model, classes=problem.classes)
+        labels = recover_labels(rest, problem.model, classes=problem.classes)
         labels = None if labels is None else labels.to(part.labels.device)
-    rest = replace(problem, observation=part.rest, labels=labels)
-    found = optimise(rest, generator, progress=progress)
-    return Found(
+    found = optimise(
+        replace(problem, observation=rest, labels=labels), generator, progress=progress
+    )
+    return replace(
+        part,
         pixels=torch.cat([part.pixels, found.pixels.to(part.pixels)]),
         labels=torch.cat([part.labels, found.labels]),
         iterations=found.iterations,
-        stage=part_name(len(part.pixels), len(found.pixels)),
     )

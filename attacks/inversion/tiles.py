@@ -181,11 +181,6 @@ def tiling_of(chain: Chain, shape: tuple[int, ...]) -> Tiling | str:
 
     Args:
         chain: the layers of a network with their names.
-
-    >>> first, last = nn.Conv2d(1, 2, 5), nn.Linear(32, 3)
-    >>> layers = [first, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), last]
-    >>> tiling_of([(str(k), of) for k, of in enumerate(layers)], (1, 12, 12)).rounds
-    8
     """
     if len(shape) != _IMAGE:
         return "its first layer takes no rows of numbers"

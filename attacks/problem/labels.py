@@ -22,7 +22,7 @@ Shape letters: B records, C classes, D parameters.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
 from .objective import cosine_distance, whitened_residual
-from .observation import HOST, Observation, sent_gradients
+from .observation import HOST, Observation, rounding_of, sent_gradients
 
 _CLEAR = 2.0
 
@@ -63,7 +63,92 @@ def last_layer(observation: Observation, model: nn.Module, *, classes: int) -> L
         return None
     name, gradients = own[-1][0], unflatten(model, observation.gradient)
     prefix = f"{name}." if name else ""
-    return LastLayer(weight=gradients[f"{prefix}weight"], bias=gradients.get(f"{prefix}bias"))
+    weight, bias = (gradients.get(f"{prefix}{of}") for of in ("weight", "bias"))
+    if observation.shown is not None:
+        held = unflatten(model, observation.shown)
+        if not bool(held[f"{prefix}weight"].any()):
+            return None
+        bias = bias if bias is not None and bool(held[f"{prefix}bias"].any()) else None
+    return None if weight is None else LastLayer(weight=weight, bias=bias)
+
+
+def recognised(
+    observation: Observation, model: nn.Module, *, classes: int
+) -> tuple[Observation, list[str]]:
+    """An observation as its numbers show that it was made, and this in sentences.
+
+    Looked for are weight decay, of which the last layer's gradient tells the factor (that of the
+    cross-entropy sums to 0 over the classes, whatever the batch); numbers that were left out,
+    where none that is held is small (top-k); and casts. Noise hides all of this.
+    """
+    seen, said, every = observation, list[str](), observation.gradient
+    if seen.is_noisy or not seen.is_plain or not bool(every.any()):
+        return seen, said
+    if (decayed := _decayed(seen, model, classes=classes)) is not None:
+        seen, factor = decayed
+        said.append(
+            f"{factor:.3g} times the parameters is taken off the gradient, as of weight decay"
+        )
+    parts = unflatten(model, every)
+    left = {name: rounding_of(part) * float(part.norm()) for name, part in parts.items()}
+    cast = math.hypot(*left.values()) / float(seen.gradient.norm())
+    if cast > torch.finfo(torch.float32).eps:
+        seen = replace(seen, rounding=max(seen.rounding, cast))
+    if any(_is_sparse(part, left=left[name]) for name, part in parts.items()):
+        held = (seen.gradient != 0).all(dim=0)
+        seen = replace(seen, shown=held if seen.shown is None else held & seen.shown)
+        said.append(
+            f"{1 - float(held.double().mean()):.0%} of the gradient's numbers are 0 and none is "
+            "small, so these are taken as left out and not as 0"
+        )
+    return seen, said
+
+
+def _decayed(
+    seen: Observation, model: nn.Module, *, classes: int
+) -> tuple[Observation, float] | None:
+    """The gradient without a multiple of the parameters, and that multiple."""
+    last = last_layer(seen, model, classes=classes)
+    if last is None or classes < 2 or seen.clip_norm is not None or seen.points.shape[1] != 1:
+        return None
+    points = seen.points[:, 0, : seen.gradient.shape[1]]
+    at = last_layer(replace(seen, gradient=points), model, classes=classes)
+    assert at is not None  # noqa: S101 # of the same network
+    sums, of = (layer.weight.double().sum(dim=1).flatten() for layer in (last, at))
+    factor = float(sums @ of / (of @ of).clamp_min(1e-300))
+    unit = rounding_of(last.weight) * float(last.weight.norm())
+    if float((sums - factor * of).norm()) > max(_FITS * float(sums.norm()), unit):
+        return None
+    if float(sums.norm()) <= _SHOWS * max(unit, 1e-7 * float(last.weight.double().norm())):
+        return None
+    parts = {name: torch.full_like(p, factor) for name, p in model.named_parameters()}
+    if last.bias is not None and at.bias is not None:
+        off, whole = last.bias.double().sum(), at.bias.double().sum()
+        if abs(float(off - factor * whole)) > abs(float(off)):  # of weights alone
+            parts = {n: p if p.ndim > 1 else torch.zeros_like(p) for n, p in parts.items()}
+    flat = torch.cat([p.detach().flatten() for p in parts.values()]).to(points)
+    rest = seen.gradient - flat * points
+    if float(rest.norm()) <= _FITS * float(seen.gradient.norm()):
+        return None
+    return replace(seen, gradient=rest if seen.shown is None else rest * seen.shown), factor
+
+
+def _is_sparse(part: Tensor, *, left: float) -> bool:
+    """Whether some numbers of a matrix were left out: zeros beside others, and none that is small.
+
+    A row or column of zeros may be that of a unit or a pixel.
+    """
+    sizes = part[part != 0].abs().double()
+    if part.ndim < 3 or len(sizes) < _MANY:
+        return False
+    zero = part[0].flatten(1) == 0
+    beside = zero & ~zero.all(dim=0) & ~zero.all(dim=1)[:, None]
+    least = float(sizes.min())
+    step = 4 * left / math.sqrt(part.numel())
+    return bool(beside.any()) and least > max(_LARGE * float(sizes.median()), step)
+
+
+_FITS, _SHOWS, _MANY, _LARGE, _LEAST = 1e-3, 100.0, 20, 0.2, 0.01
 
 
 def recover_labels(
@@ -109,7 +194,9 @@ def recover_labels(
     offsets = probabilities.to(observation.gradient)
     # Without a bias the row sums stand in: activations are not negative, their scale is unknown.
     entries = (layer.weight.sum(dim=2) if layer.bias is None else layer.bias).mean(dim=0)
+    most = float(entries.abs().max())  # of a mean of p - y; more or next to nothing is scaled
     known_scale = layer.bias is not None and observation.clip_norm is None
+    known_scale = known_scale and _LEAST / observation.records < most <= 1 + _FITS
     counts = _counts(entries, offsets, records=observation.records, known_scale=known_scale)
     return torch.repeat_interleave(torch.arange(classes), counts)
 
@@ -176,7 +263,8 @@ def _single_label(layer: LastLayer, *, noise_std: float) -> Tensor:
     # The factor of the bias is 1 in every record, hence positive; activations are only likely so.
     side = float(direction[-len(layer.weight) :].sum() if biased else direction.sum())
     doubt = 3 * noise_std / max(strength, 1e-300)
-    if doubt > 0 and abs(side) <= doubt and len(top) > 2:
+    unsure = abs(side) <= doubt if doubt > 0 else not biased
+    if unsure and len(top) > 2:
         return top.abs().argmax()[None]  # |p_y - 1| is the sum of all other probabilities
     return (top * math.copysign(1.0, side)).argmin()[None]
 

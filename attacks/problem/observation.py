@@ -169,6 +169,7 @@ class Observation(Sent):
         records: number of records B that the mean runs over.
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
+        shown: (D,) which numbers are held; the others are 0 and say nothing. None where all are.
         drift: what it rests on, where the covariance is a guess; no test may trust that then.
 
     Raises:
@@ -187,6 +188,7 @@ class Observation(Sent):
     covariance: Tensor
     records: int
     rounding: float = 0.0
+    shown: Tensor | None = None
     drift: Drift | None = None
 
     @classmethod
@@ -288,8 +290,16 @@ class Observation(Sent):
             gradient=self.gradient.to(device, dtype),
             points=self.points.to(device, dtype),
             coefs=tuple(c.to(device, dtype) if isinstance(c, Tensor) else c for c in self.coefs),
+            shown=None if self.shown is None else self.shown.to(device),
             drift=None if self.drift is None else self.drift.to(device=device, dtype=dtype),
         )
+
+    def holds(self, model: nn.Module, *names: str) -> bool:
+        """Whether every number of some of a model's parameters is held."""
+        if self.shown is None:
+            return True
+        held = unflatten(model, self.shown)
+        return all(bool(held[name].all()) for name in names)
 
     def only(self, *chosen: int) -> Observation:
         """Some of the intercepts."""
@@ -405,7 +415,50 @@ def sent_gradients(
         sent_gradient(model, points, inputs=inputs, targets=targets, of=observation)
         for points in observation.points
     ]
-    return torch.stack(rows)[:, : observation.gradient.shape[1]]
+    sent = torch.stack(rows)[:, : observation.gradient.shape[1]]
+    return sent if observation.shown is None else sent * observation.shown
+
+
+def rounding_of(values: Tensor) -> float:
+    """What a cast may have left in numbers, over their norm.
+
+    It is seen in the values: they have no more digits than a type has (bfloat16, float16, float32),
+    or lie on an even grid, as integers of 8 bits do. A matrix of rank 1 may have a grid of its own.
+
+    >>> x = torch.linspace(0.1, 1, 30).cos()
+    >>> [rounding_of(x.to(d)) for d in (torch.bfloat16, torch.float32)] == [2**-8, 2**-24]
+    True
+    >>> step = float(x.max()) / 127
+    >>> of = rounding_of((x / step).round() * step)
+    >>> bool(of * x.square().mean().sqrt() > 0.28 * step)
+    True
+    """
+    held = values.detach().double()
+    size = float(held.square().mean().sqrt()) if held.numel() else 0.0
+    if size == 0:
+        return 0.0
+    digits = torch.frexp(held)[0]
+    coarse = next((b for b in (8, 11, 24) if bool((digits * 2**b % 1 == 0).all())), 53)
+    found = 2.0**-coarse
+    if coarse == _HALF and torch.equal(held.half().double(), held):
+        found = max(found, 2.0**-25 / size)  # of its smallest numbers
+    levels = held.unique()
+    gaps = levels.diff()
+    if len(levels) < _LEVELS[0] or not float(gaps.min()) * _LEVELS[1] > float(gaps.sum()):
+        return found
+    if held.ndim > 1 and held.numel() > held.shape[-1] > 1:
+        spread = torch.linalg.svdvals(held.flatten(0, -2))
+        if float(spread[1]) <= 1e-5 * float(spread[0]):
+            return found
+    span = float(gaps.sum())
+    for part in range(1, 9):
+        step = span / round(span * part / float(gaps.min()))
+        if float(((levels - levels[0]) / step + 0.5).frac().sub(0.5).abs().max()) < _ON_GRID:
+            return max(found, step / math.sqrt(12) / size)
+    return found
+
+
+_HALF, _LEVELS, _ON_GRID = 11, (6, 1100), 5e-3
 
 
 def observe(

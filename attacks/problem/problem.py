@@ -347,15 +347,23 @@ class OtherLoss:
             first layer alone speaks for the record.
         factors: of the declared loss, one for each record; None where it is no multiple of that.
         labelled: whether its derivative in the logits shows the labels.
+        open: how many numbers of a record were left out with the gradient's, and their bound.
     """
 
     left: float | None
     factors: tuple[float, ...] | None
     labelled: bool
+    open: tuple[int, float] = (0, 0.0)
 
     @property
     def words(self) -> str:
         """The same in a sentence."""
+        if self.open[0]:
+            return (
+                f"the record is exact by the first layer, but for {self.open[0]} numbers of which "
+                "that layer's gradient holds none: they are shown as 0, and are at most "
+                f"{self.open[1]:.2g} in size as the network is fed"
+            )
         if self.left is None:
             return (
                 "the record is exact by the first layer alone; the rest of the gradient is not of "
@@ -376,23 +384,31 @@ class OtherLoss:
 class Certified(NamedTuple):
     """Records of a batch, each by itself: (F, *shape) normalised inputs, and their labels (F,).
 
-    `loss` is None where the gradient is of the declared one.
+    A label is -1 where several fit; `loss` is None where the gradient is of the declared one, and
+    `left` what conditions of a stage of its own leave, relative to their size.
     """
 
     inputs: Tensor
     labels: Tensor
     loss: OtherLoss | None = None
+    left: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Found:
-    """A batch, how it was found and at what cost."""
+    """A batch, how it was found and at what cost, and how far the observation speaks for it.
+
+    Of a batch that is certified in part these are the records that are, and `rest` is the others'.
+    """
 
     pixels: Tensor  # (B, *shape)
     labels: Tensor  # (B,)
     iterations: int
     stage: str
     loss: OtherLoss | None = None
+    rest: Observation | None = None
+    supported: tuple[bool, ...] = ()
+    reached: float = math.nan
 
 
 def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bool) -> Tensor:

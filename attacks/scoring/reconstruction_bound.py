@@ -122,7 +122,7 @@ class ReconstructionBound:
             else f"first {self.records} of batches of {self.guesses}"
         )
         seen = (
-            f"{self.hits} of {self.images} {what} were rebuilt "
+            f"{self.hits} of {self.images} {what} were rebuilt or guessed "
             f"({self.error} at most {self.threshold:.3g})"
         )
         if self.mu == math.inf:

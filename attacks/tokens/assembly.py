@@ -29,6 +29,7 @@ _SPARE = 8  # records of a probe beside the inputs of a layer
 _RANK = 1e-9  # of the largest singular value: a direction that is fed
 _KICKS = 12  # times that a record is disturbed, and goes downhill again
 _NUMBERS = 2**22  # that records at once may have in one layer
+_PREFIXES = 256  # beginnings of records that are gone on with
 _STARTS = 24
 _ROUNDS = 20
 
@@ -179,6 +180,49 @@ class Assembly:
             changed = near != record
             joint[changed] = near[changed]
         return joint
+
+    def prefixes(self) -> list[Tensor]:
+        """Records all of whose prefixes pass, where rows follow from prefixes, token by token.
+
+        As behind causal attention, and of the states of recurrent layers: a prefix of another
+        record than the batch's has a row outside of the span, and is not gone on with.
+        """
+        held, table, length = self.candidates, self.network.table, self.network.length
+        layers = [test.layer for test in self.tests]
+        choice = [held.tokens[held.allowed[:, place]] for place in range(length)]
+        # The last place on which each row depends.
+        probe = torch.stack([options[0] for options in choice]).repeat(length + 1, 1)
+        words = [v for v in range(table.vocabulary) if v != table.padding]
+        for place, options in enumerate(choice):
+            probe[place + 1, place] = words[words[0] == int(options[0])]
+        ends = [
+            ((fed[1:] - fed[0]).norm(dim=2) > _RANK * fed[0].norm(dim=1)).T.long()
+            * torch.arange(1, length + 1)
+            for fed in rows_of(self.network, layers, probe)
+        ]  # (R, L) of each test
+        last = [end.amax(dim=1) - 1 for end in ends]
+        if not set(range(length - 1)) <= set(torch.cat(last).tolist()):
+            return []
+        found = held.tokens.new_zeros(1, 0)
+        for place, options in enumerate(choice):
+            found = torch.cat(
+                [found.repeat_interleave(len(options), 0), options.repeat(len(found))[:, None]], 1
+            )
+            worst = torch.zeros(len(found)).double()
+            some = torch.cat([found, probe[:1, place + 1 :].expand(len(found), -1)], dim=1)
+            self.tried += some.numel()
+            for test, ended, fed in zip(
+                self.tests, last, rows_of(self.network, layers, some), strict=True
+            ):
+                if bool((ended == place).any()):
+                    left = test.space.distances(fed[:, ended == place]).amax(dim=1)
+                    worst = torch.maximum(worst, left / test.space.tolerance)
+            if held.hidden:
+                worst[some[:, place] == table.padding] = 0
+            found = found[worst.argsort()[: min(_PREFIXES, int((worst <= 1).sum()))]]
+            if len(found) == 0:
+                break
+        return list(found)
 
     def search(self, starts: Sequence[Tensor]) -> list[Tensor]:
         """Records that pass every test, at most B different ones.

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from ..problem.observation import twice_differentiable
-from .layers import Layer, Network, fed_alike, local_rows
+from .layers import Layer, Network, fed_alike, local_rows, token_loss
 
 # Which tokens stand at a position, by the rows of learned positions: of batches of any size.
 #
@@ -123,8 +122,9 @@ _ABOVE = 10.0  # times rounding: a singular value that is one
 _WEAK = 0.1  # greatest distance at which a row counts as one of a space, however weak that is
 _MARGIN = 3.0  # times what rounding does to the weakest direction
 _LEAST = 1e-6
-_DRAWS = 400  # samples of rows that a few directions are sought in
-_FILLED = 1000.0  # times rounding: what the rows inside hold in every direction
+_DRAWS = 40  # samples of rows that a few directions are sought in, beside the smallest
+_STEPS = 4  # from a sample to all rows that lie within
+_FILLED = 20.0  # times rounding: what the rows inside hold in every direction
 _HOLDS = 0.5  # share of a direction of the rows inside that is one row's
 _FITS = 0.01  # of a row, what the space of the others may leave: ten times what rounding may
 _APART = 10.0  # of the rows outside of a space, over those inside
@@ -189,98 +189,79 @@ def derivatives(gradients: Sequence[Tensor], rows: Tensor) -> Tensor:
 
 def outside_few(
     rows: Tensor, *, directions: int, most: int, rounding: float, generator: torch.Generator
-) -> Tensor:
+) -> tuple[Tensor, bool]:
     """The rows that do not lie in the space of a few directions that all others span.
 
-    An output layer that shares the table adds sum_b (p_b - y_b) h_b^T to its gradient, of one
-    direction a record, and the tokens of the batch add derivatives of their own to their rows. Rows
-    are drawn until those drawn hold no token of the batch, and their space nearly all others.
+    An output layer that shares the table adds sum (p - y) h^T to its gradient, of one direction a
+    prediction, and the tokens of the batch add derivatives of their own to their rows. The smallest
+    rows hold none of the batch, as a rule; else rows are drawn. Each is rounded at its own size.
 
     Args:
         rows: (V, d) gradient of a table.
         directions: how many the space has at most, fewer than d.
         most: rows that lie outside, at most.
-        rounding: of a number, relative; of a softmax that is sure it leaves the rows of labels
-            alone, which would be taken for tokens, so that nothing is told there.
+        rounding: of a number, relative.
         generator: of the draws.
 
     Returns:
-        (S,) indices, ascending; none where no such space is told from the rows outside.
+        (S,) indices, ascending; none where no such space is told from the rows outside. And whether
+        the others fill every direction: else, as of a softmax that is sure, the rows of labels may
+        be among those outside.
 
     >>> rows = torch.randn(50, 2).double() @ torch.randn(2, 6).double()
     >>> rows[[3, 7]] += torch.randn(2, 6).double()
     >>> made = torch.Generator().manual_seed(0)
-    >>> outside_few(
-    ...     rows, directions=2, most=4, rounding=1e-7, generator=made
-    ... ).tolist()
-    [3, 7]
+    >>> found, filled = outside_few(rows, directions=2, most=4, rounding=1e-16, generator=made)
+    >>> found.tolist(), filled
+    ([3, 7], True)
     """
     none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
-    if directions >= rows.shape[1] or inside <= 2 * directions:
-        return none
-    # Of many draws the one whose space leaves least of the rows within.
+    if directions >= rows.shape[1] or inside <= directions:
+        return none, False
     sizes = rows.norm(dim=1)
-    best, basis = float("inf"), rows[:0]
-    for _ in range(_DRAWS):
-        drawn = rows[torch.randperm(len(rows), generator=generator)[: 2 * directions]]
-        right = torch.linalg.svd(drawn, full_matrices=False)[2][:directions]
-        left = (rows - rows @ right.T @ right).norm(dim=1)
-        worst = float(left.sort().values[inside - 1])
-        if worst < best:
-            best, basis = worst, right
-    # Once more, by all rows that lie within.
-    left = (rows - rows @ basis.T @ basis).norm(dim=1)
-    within = (left <= left.sort().values[inside - 1]).nonzero().flatten()
-    floor = _FILLED * rounding * float(sizes.max())
-    along, values, right = torch.linalg.svd(rows[within], full_matrices=False)
-    if float(values[directions - 1]) <= floor:
-        return none
-    basis = right[:directions]
+    unit = rows / sizes.clamp_min(1e-300)[:, None]
+    floor = _FILLED * rounding * (1 + len(rows) / rows.shape[1]) ** 0.5
+    found: tuple[int, Tensor, Tensor] | None = None
+    for draw in range(2 + _DRAWS):
+        if draw > 1 and found is not None:
+            break
+        within = sizes.argsort()[: inside // (1 + draw)]
+        if draw > 1:
+            within = torch.randperm(len(rows), generator=generator)[: 2 * directions]
+        basis = _directions_of(unit[within], directions, floor)
+        for _ in range(_STEPS):
+            left = (unit - unit @ basis.T @ basis).norm(dim=1)
+            order = left.sort()
+            basis = _directions_of(unit[order.indices[:inside]], directions, floor)
+        # Rows outside are told by a clear step in what is left of them; of two spaces the smaller.
+        steps = order.values[inside:] / order.values[inside - 1 : -1].clamp_min(floor)
+        first = inside + int(steps.argmax())
+        if float(steps.max()) >= _APART and (found is None or len(basis) < found[0]):
+            found = len(basis), order.indices[:first], order.indices[first:]
+    if found is None:
+        return none, False
+    rank, within, outside = found
     # A row that alone holds a direction has to lie in the space of the others, or it made it.
-    for at in (along[:, :directions].square().sum(dim=1) > _HOLDS).nonzero().flatten().tolist():
-        others = torch.cat([within[:at], within[at + 1 :]])
-        _, values, right = torch.linalg.svd(rows[others], full_matrices=False)
-        row = rows[within[at]]
-        apart = (row - right[:directions].T @ (right[:directions] @ row)).norm()
-        if float(values[directions - 1]) <= floor or float(apart) > _FITS * float(row.norm()):
-            return none
-    left = (rows - rows @ basis.T @ basis).norm(dim=1)
-    order = left.sort()
-    least = 1e-12 * float(sizes.max())
-    # Rows outside are told by a clear step in what is left of them.
-    steps = order.values[inside:] / order.values[inside - 1 : -1].clamp_min(least)
-    first = int(steps.argmax())
-    if float(steps[first]) < _APART:
-        return none
-    return order.indices[inside + first :].sort().values
+    along = torch.linalg.svd(unit[within], full_matrices=False)[0][:, :rank]
+    alone = []
+    for at in (along.square().sum(dim=1) > _HOLDS).nonzero().flatten().tolist():
+        basis = _directions_of(unit[torch.cat([within[:at], within[at + 1 :]])], directions, floor)
+        row = unit[within[at]]
+        if len(basis) < rank or float((row - basis.T @ (basis @ row)).norm()) > _FITS:
+            alone.append(int(within[at]))
+    every = torch.cat([outside, torch.tensor(alone, dtype=torch.int64)]).sort().values
+    return every, rank == directions and not alone
 
 
-_LABELS = 4  # classes a record that are tried as its label, beside the tokens
-
-
-def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, ...]:
-    """Classes of an output that shares the table: those that hold the directions, and the tokens.
-
-    Of a record the label has the largest coefficient, |p - 1| = sum of all other p. So its row is
-    among those with the largest share of a direction, whatever size that has.
-
-    Args:
-        rows: (V, d) gradient of the table.
-        tokens: (S,) tokens of the batch, whose rows hold more.
-        records: number B of records.
-
-    >>> likely_labels(torch.tensor([[-0.9], [0.1], [0.1], [0.7]]), torch.tensor([2]), records=1)
-    (0, 1, 2, 3)
-    """
-    every = torch.arange(len(rows))
-    classes = every[~torch.isin(every, tokens)]
-    along = torch.linalg.svd(rows[classes], full_matrices=False)[0][:, :records]
-    most = along.square().sum(dim=1).topk(min(_LABELS * records, len(classes))).indices
-    return tuple(torch.cat([classes[most], tokens]).unique().tolist())
+def _directions_of(unit: Tensor, most: int, floor: float) -> Tensor:
+    """(r, d) orthonormal directions that rows of norm 1 hold above what rounding leaves."""
+    _, values, right = torch.linalg.svd(unit, full_matrices=False)
+    return right[: min(int((values > floor * values[0]).sum()), most)]
 
 
 _SAME_CANDIDATES = 1e-6  # relative difference of derivatives, in float64, that are one
 _EQUAL = 1e-3  # distance of two rows of a gradient, over the norm of one, that are one
+_MOVED = 1e-4  # of the logits at a place, what a token before it has to move
 _WEAKEST = 1e-4  # of the largest singular value: rows of positions that can be told apart
 _PAIRS = 4096  # tokens at positions whose derivatives are solved for
 _TAKEN = 0.5  # of the largest coefficient of a token: a position that has it
@@ -311,7 +292,7 @@ class Candidates:
 
 def shown_tokens(
     gradients: Mapping[str, Tensor], network: Network, *, records: int, rounding: float
-) -> Tensor | None:
+) -> tuple[Tensor | None, bool]:
     """The tokens whose rows of the embedding's gradient hold more than an output layer adds.
 
     Args:
@@ -321,24 +302,25 @@ def shown_tokens(
         rounding: of a number of the gradient, relative.
 
     Returns:
-        (S,) tokens; None where the embedding sends no gradient of its own, or where the tokens are
-        not told from the rows that an output layer fills.
+        (S,) tokens, and whether these are in the batch and not among it alone; None where the
+        embedding sends no gradient of its own, or where the tokens are not told from the rows that
+        an output layer fills.
 
     Raises:
         ValueError: More rows are filled than the batch has tokens.
     """
     table = network.table
     if table.parameter is None:
-        return None
+        return None, False
     if table.tied:
-        found = outside_few(
+        found, sure = outside_few(
             gradients[table.parameter],
-            directions=records,
+            directions=_directions(network, records),
             most=records * network.length + len(table.constant),
             rounding=rounding,
             generator=torch.Generator().manual_seed(0),
         )
-        return found if len(found) else None
+        return (found, sure) if len(found) else (None, False)
     filled = gradients[table.parameter].ne(0).any(dim=1).nonzero().flatten()
     most = records * network.length + len(table.constant)
     if len(filled) > most:
@@ -347,7 +329,7 @@ def shown_tokens(
             f"where records={records} of {network.length} tokens fill at most {most}; give the "
             "number of records, or noise_std where there is noise"
         )
-    return filled if len(filled) else None
+    return (filled, True) if len(filled) else (None, False)
 
 
 def candidates_of(
@@ -370,12 +352,12 @@ def candidates_of(
         hidden: whether the model hides padding.
     """
     # Tokens that the embedding's gradient shows, or all, and padding.
-    shown = shown_tokens(gradients, network, records=records, rounding=rounding)
+    shown, sure = shown_tokens(gradients, network, records=records, rounding=rounding)
     length, spans = network.length, None
     free = torch.eye(network.table.width, dtype=torch.float64)
     if network.table.tied and network.table.parameter is not None and shown is not None:
         rows = gradients[network.table.parameter]
-        free = _free(rows, shown, directions=records)
+        free = _free(rows, shown, directions=_directions(network, records))
         gradients = {**gradients, network.table.parameter: rows @ free}
     tokens = torch.arange(network.table.vocabulary) if shown is None else shown
     padding = network.table.padding
@@ -403,7 +385,7 @@ def candidates_of(
     # Of all tokens those that may stand somewhere; shown ones in any case.
     some = allowed.any(dim=1) | (torch.zeros(len(tokens)).bool() if shown is None else True)
     tokens, allowed, seen = tokens[some], allowed[some], seen[some]
-    known = torch.isin(tokens, shown) if shown is not None else torch.zeros(len(tokens)).bool()
+    known = torch.isin(tokens, shown if sure and shown is not None else tokens[:0])
     known &= ~torch.isin(tokens, torch.tensor(network.table.constant, dtype=torch.int64))
     candidates = Candidates(
         tokens=tokens,
@@ -473,6 +455,11 @@ def _by_positions(
     return _of_one(of_tokens, of_places, known=known)
 
 
+def _directions(network: Network, records: int) -> int:
+    """How many an output that shares the table adds: one for each prediction."""
+    return records * (network.length if network.follows else 1)
+
+
 def _free(rows: Tensor, tokens: Tensor, *, directions: int) -> Tensor:
     """(d, d) projection beside the directions that an output adds to rows (V, d) of its table."""
     others = ~torch.isin(torch.arange(len(rows)), tokens)
@@ -513,6 +500,28 @@ def sees_order(network: Network) -> bool:
     return not torch.allclose(logits, logits[:1].expand_as(logits), rtol=1e-9, atol=1e-12)
 
 
+def sees_far(network: Network) -> bool:
+    """Whether at every place of a language model all tokens before it move the logits.
+
+    And whether another order of the tokens does not just put the logits in that order.
+    """
+    tokens = [v for v in range(network.table.vocabulary) if v != network.table.padding]
+    draw = torch.Generator().manual_seed(0)
+    at = torch.randint(len(tokens), (network.length,), generator=draw)
+    at = torch.cat(
+        [at[None].flip(1), at + torch.cat([torch.zeros(1, len(at)), torch.eye(len(at))])]
+    )
+    with torch.no_grad(), twice_differentiable():
+        logits = functional_call(
+            network.model, dict(network.values), (torch.tensor(tokens)[at.long() % len(tokens)],)
+        )
+    turned, logits = logits[0].flip(0), logits[1:]
+    if torch.allclose(turned, logits[0], rtol=1e-9, atol=1e-12) and len(turned) > 1:
+        return False
+    moved = (logits[1:] - logits[0]).norm(dim=2) > _MOVED * logits[0].norm(dim=1)  # (L, L)
+    return bool((moved | ~torch.ones_like(moved).triu()).all())
+
+
 def position_rows(network: Network) -> tuple[str, int, float] | None:
     """Parameter, first row and factor of the learned positions, told by a gradient at a probe."""
     table, length = network.table, network.length
@@ -525,13 +534,16 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     owned = {key: value.clone().requires_grad_() for key, value in network.values.items()}
     with twice_differentiable():
         logits = functional_call(network.model, owned, (tokens[None],))
-    loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64))
+    loss = token_loss(logits, tokens[None], torch.zeros(1, dtype=torch.int64))
     slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
     gradients = dict(zip(owned, slopes, strict=True))
     own = gradients[name]
     if own is None or not bool(own.any()):
         return None
-    free = _free(own, tokens, directions=1) if table.tied else torch.eye(table.width).to(own)
+    directions = _directions(network, 1)
+    free = (
+        _free(own, tokens, directions=directions) if table.tied else torch.eye(table.width).to(own)
+    )
     rows = own[tokens] @ free  # (L, width), in the order of the positions
     # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():

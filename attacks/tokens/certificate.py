@@ -26,6 +26,7 @@ Shape letters: B records, U different ones, C classes, D parameters, L positions
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -34,12 +35,11 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation, twice_differentiable
 from .candidates import Candidates
-from .layers import dense
+from .layers import dense, token_loss
 
 TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
 UNKNOWN = -1
@@ -129,11 +129,21 @@ def certified(
         ("order", _transposed(batch.tokens, generator), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
+        ("members", _crossed(batch) if explainer.follows else [], _TESTED),
+        ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
     )
+    length = batch.tokens.shape[1]
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
+    if vocabulary == explainer.classes:  # a label may be the token that follows
+        left["tokens"] = [
+            explainer.residual(batch.tokens, (batch.labels + one) % vocabulary)
+            for one in torch.eye(len(batch.labels), dtype=torch.int64)
+        ]
     for name, others, most in kinds:
         at = torch.randperm(len(others), generator=generator)[:most].sort().values
-        left[name] += [explainer.residual(others[int(i)], batch.labels) for i in at]
+        for other in (others[int(i)] for i in at):  # with labels, or without
+            labels = other[:, length] if other.shape[1] > length else batch.labels
+            left[name].append(explainer.residual(other[:, :length], labels))
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     alike = {name: any(value <= limit for value in values) for name, values in left.items()}
@@ -178,6 +188,25 @@ def _exchanged(tokens: Tensor, labels: Tensor) -> list[Tensor]:
                 other[one, place], other[two, place] = tokens[two, place], tokens[one, place]
                 found.append(other)
     return found
+
+
+def _crossed(batch: Batch) -> list[Tensor]:
+    """(B, L + 1) with all that follows on a place exchanged between two records, labels too."""
+    found, whole = [], torch.cat([batch.tokens, batch.labels[:, None]], dim=1)
+    for one, two in itertools.combinations(range(len(whole)), 2):
+        for place in range(1, whole.shape[1]):
+            parts = whole.tensor_split([place], dim=1)
+            if not any(torch.equal(part[one], part[two]) for part in parts):
+                other = whole.clone()
+                other[[one, two], place:] = whole[[two, one], place:]
+                found.append(other)
+    return found
+
+
+def _continued(batch: Batch, vocabulary: int) -> list[Tensor]:
+    """(B, L + 1) with another token after one record."""
+    others = (batch.labels + torch.eye(len(batch.labels), dtype=torch.int64)) % vocabulary
+    return [torch.cat([batch.tokens, labels[:, None]], dim=1) for labels in others]
 
 
 def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:
@@ -226,9 +255,35 @@ def _replaced(
     return [other for _, other in sorted(found, key=lambda pair: pair[0])[:_REPLACED]]
 
 
+_LABELS = 4  # classes a record that are tried as its label, beside the tokens
+
+
+def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, ...]:
+    """Classes of an output that shares the table: those that hold the directions, and the tokens.
+
+    Of a record the label has the largest coefficient, |p - 1| = sum of all other p. So its row is
+    among those with the largest share of a direction, whatever size that has.
+
+    Args:
+        rows: (V, d) gradient of the table.
+        tokens: (S,) tokens of the batch, whose rows hold more.
+        records: number B of records.
+
+    >>> likely_labels(torch.tensor([[-0.9], [0.1], [0.1], [0.7]]), torch.tensor([2]), records=1)
+    (0, 1, 2, 3)
+    """
+    every = torch.arange(len(rows))
+    classes = every[~torch.isin(every, tokens)]
+    along = torch.linalg.svd(rows[classes], full_matrices=False)[0][:, :records]
+    most = along.square().sum(dim=1).topk(min(_LABELS * records, len(classes))).indices
+    return tuple(torch.cat([classes[most], tokens]).unique().tolist())
+
+
 _HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
 _COLUMNS = 512  # records times classes that are solved for at once
 _SPLIT = 256  # records whose logits are computed at once
+_FOLLOWING = 8  # tokens that are tried after a record
+_STEP = 1e-5  # of the parameters' norm, along which logits are compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -250,7 +305,8 @@ class Batch:
 class Explainer:
     """Gradients of single records, each computed once; in float64.
 
-    Labels are those that are given, else those that are likely, else all classes.
+    Labels are those that are given, else those that are likely, else all classes. `follows` says
+    whether they are the tokens that follow, of a language model.
     """
 
     observation: Observation
@@ -258,6 +314,7 @@ class Explainer:
     classes: int
     given: tuple[int, ...] | None = None
     likely: tuple[int, ...] | None = None
+    follows: bool = False
     held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -271,11 +328,36 @@ class Explainer:
         return list(range(self.classes)) if known is None else sorted(set(known))
 
     def logits(self, records: Tensor) -> Tensor:
-        """(N, C) logarithms of the probabilities of records (N, L), at the first intercept."""
-        values = unflatten(self.model, self.observation.points[0, 0])
+        """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`."""
+        return self._at(self.observation.points[0, 0], records).log_softmax(dim=-1).flatten(1)
+
+    def _at(self, point: Tensor, records: Tensor) -> Tensor:
+        """(N, C) or (N, L, V) logits of records (N, L) at parameters (D,)."""
+        values = unflatten(self.model, point)
         with torch.no_grad(), twice_differentiable():
             parts = [functional_call(self.model, values, (some,)) for some in records.split(_SPLIT)]
-        return torch.cat(parts).log_softmax(dim=1)
+        return torch.cat(parts)
+
+    def _likely(self, records: Sequence[Tensor]) -> list[list[int]]:
+        """Labels that each of some records may have; of a language model the tokens after it.
+
+        What the batch sends under label 0, less what is observed, is a sum over records of the
+        derivatives of the label's last logit less that of 0. So along that direction of the output
+        layer the logits of the labels grow, and others hardly do.
+        """
+        point, together = self.observation.points[0, 0], torch.stack(list(records))
+        if not self.follows or self.given is not None:
+            return [self.labels] * len(records)
+        logits = self._at(point, together)
+        sent = torch.stack([self.gradient(record, 0) for record in records]).mean(dim=0)
+        seen = self.observation.gradient.flatten()
+        left = (sent * (sent @ seen) / (sent @ sent) - seen)[: len(point)]
+        output = [p.new_full(p.shape, len(p) == self.classes) for p in self.model.parameters()]
+        left = left * torch.cat([part.flatten() for part in output])
+        step = _STEP * point.norm() / left.norm().clamp_min(1e-300)
+        grown = (self._at(point + step * left, together) - logits)[:, -1]
+        most = grown.topk(min(_FOLLOWING + len(records), self.classes), dim=1).indices
+        return [sorted({0, *row}) for row in most.tolist()]
 
     def gradient(self, record: Tensor, label: int) -> Tensor:
         """(K D,) clipped gradient of one record; unclipped where the mean is clipped."""
@@ -293,7 +375,7 @@ class Explainer:
         flat = point.detach().clone().requires_grad_()
         with twice_differentiable():  # plain operations, as in the models that were probed
             logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
-        loss = cross_entropy(logits, torch.tensor([label]))
+        loss = token_loss(logits, record[None], torch.tensor([label]))
         (slope,) = torch.autograd.grad(loss, flat)
         [coef] = seen.coefs
         slope = slope if seen.clip_parts else coef * slope
@@ -333,8 +415,11 @@ class Explainer:
         Returns:
             The best batch of B; None where there are too many labels to try.
         """
-        columns = [(record, label) for record in records for label in self.labels]
-        if not records or len(columns) > _COLUMNS:
+        if not records:
+            return None
+        likely = zip(records, self._likely(records), strict=True)
+        columns = [(record, label) for record, labels in likely for label in labels]
+        if len(columns) > _COLUMNS:
             return None
         weights = self._weights(torch.stack([self.gradient(*column) for column in columns]))
         if weights is None:

@@ -258,12 +258,14 @@ class Network:
         values: its parameters by name.
         table: where tokens are looked up.
         length: number L of tokens of a record.
+        follows: whether every place predicts the token after it, as `token_loss` says.
     """
 
     model: nn.Module
     values: Mapping[str, Tensor]
     table: Table
     length: int
+    follows: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -299,7 +301,29 @@ def network_of(model: nn.Module, flat: Tensor, *, table: Table, length: int) -> 
     """A model at flat parameters (D,), in float64."""
     twin = dense(model).double()
     values = {name: value.detach().double() for name, value in unflatten(twin, flat).items()}
-    return Network(model=twin, values=values, table=table, length=length)
+    with torch.no_grad(), twice_differentiable():
+        logits = functional_call(twin, values, (torch.zeros(1, length, dtype=torch.int64),))
+    return Network(
+        model=twin, values=values, table=table, length=length, follows=logits.ndim > _MATRIX
+    )
+
+
+def token_loss(logits: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
+    """The mean cross-entropy of a batch: of classes, or of the token after each place.
+
+    Args:
+        logits: (B, C), or (B, L, V) of a language model.
+        tokens: (B, L).
+        labels: (B,) classes; of a language model the tokens after the last ones.
+
+    >>> nothing = torch.zeros(1, 2, 8)
+    >>> round(token_loss(nothing, torch.tensor([[3, 4]]), torch.tensor([5])).exp().item(), 4)
+    8.0
+    """
+    if logits.ndim == _MATRIX:
+        return cross_entropy(logits, labels)
+    following = torch.cat([tokens[:, 1:], labels[:, None]], dim=1)
+    return cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -337,6 +361,8 @@ class _Calls(TorchFunctionMode):
             self._note(args[0], args[1], outputs_first=False)
         elif func is functional.multi_head_attention_forward:
             self._note_attention(args, named)
+        elif func in _RECURRENT and isinstance(args[2], list | tuple):
+            self._note_recurrent(func, args)
         if self.most is not None and len(self.found) >= self.most:
             raise _Enough
         return func(*args, **named)
@@ -382,7 +408,27 @@ class _Calls(TorchFunctionMode):
                 )
             )  # fmt: skip
 
+    def _note_recurrent(self, func: Any, args: Sequence[Any]) -> None:
+        """Of every layer and direction what is fed to both weights: the inputs, and the states."""
+        fed, start, weights, biased, layers, _, _, twice, first = args
+        sides, kinds, time = 1 + bool(twice), 2 + 2 * bool(biased), int(bool(first))
+        if len(weights) != layers * sides * kinds:  # states are projected
+            return
+        for own in range(0, layers * sides, sides):
+            held, at = weights[own * kinds : (own + sides) * kinds], slice(own, own + sides)
+            given = tuple(s[at] for s in start) if isinstance(start, tuple) else start[at]
+            states = func(fed, given, held, biased, 1, 0.0, False, twice, first)[0]
+            begun = given[0] if isinstance(given, tuple) else given
+            for side, mine in enumerate(states.chunk(sides, dim=-1)):
+                begins = begun[side].unsqueeze(time)
+                kept = mine.narrow(time, side, mine.shape[time] - 1)
+                past = torch.cat([kept, begins] if side else [begins, kept], dim=time)
+                self._note(fed, held[side * kinds], outputs_first=True)
+                self._note(past, held[side * kinds + 1], outputs_first=True)
+            fed = states
 
+
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _PRODUCTS_LAYERS = (torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.__matmul__)
 _ATTENTION = ("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight")
 
@@ -450,10 +496,11 @@ def faithful(
     generator: torch.Generator,
     padded: bool = False,
 ) -> list[Layer]:
-    """Those layers of which the gradient spans all that they are fed, on a random batch.
+    """Those layers of which the gradients span all that they are fed, on a random batch.
 
     Where the derivatives of a layer's outputs are dependent, as those of the last layer before a
-    mean are, its gradient spans less than its rows, and says nothing of a single one.
+    mean are, its gradient spans less than its rows, and says nothing of a single one. Layers that
+    are fed the same rows count together, as adapters of few rows each do.
 
     Args:
         layers: of `linear_layers`.
@@ -471,15 +518,16 @@ def faithful(
     labels = torch.randint(classes, (records,), generator=generator)
     owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
     with twice_differentiable():
-        loss = cross_entropy(functional_call(network.model, owned, (tokens,)), labels)
+        loss = token_loss(functional_call(network.model, owned, (tokens,)), tokens, labels)
     slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
     gradients = {k: v for k, v in zip(owned, slopes, strict=True) if v is not None}
     found = []
-    for layer, rows in zip(layers, rows_of(network, layers, tokens), strict=True):
-        if layer.parameter in gradients:
-            spanned = torch.linalg.matrix_rank(layer.gradient(gradients), rtol=_RANK)
-            if spanned >= torch.linalg.matrix_rank(rows.flatten(0, 1), rtol=_RANK):
-                found.append(layer)
+    held = [layer for layer in layers if layer.parameter in gradients]
+    for rows, group in fed_alike(held, rows_of(network, held, tokens) if held else []):
+        joint = torch.cat([layer.gradient(gradients) for layer in group])
+        spanned = torch.linalg.matrix_rank(joint, rtol=_RANK)
+        if spanned >= torch.linalg.matrix_rank(rows.flatten(0, 1), rtol=_RANK):
+            found += group
     return found
 
 

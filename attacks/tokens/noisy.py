@@ -32,6 +32,7 @@ import torch
 from scipy.stats import chi2, ncx2
 from torch import Tensor
 
+from ...privacy._validate import Progress
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 from .assembly import suggested
@@ -61,6 +62,7 @@ def refined(
     generator: torch.Generator,
     allowed: float,
     gradients: int = _GRADIENTS,
+    progress: Progress | None = None,
 ) -> Batch | None:
     """A batch that explains the gradient at least as well.
 
@@ -70,6 +72,7 @@ def refined(
         generator: of these, and of the order of tries.
         allowed: residual at which the search ends.
         gradients: of records that are computed at most.
+        progress: called with (gradients so far, most, "").
 
     Returns:
         The best batch; None where labels cannot be tried.
@@ -88,6 +91,8 @@ def refined(
             if torch.equal(tokens, best.tokens):
                 continue
             spent += int((tokens != best.tokens).any(dim=1).sum())
+            if progress is not None:
+                progress(min(spent, gradients), gradients, "")
             left = explainer.residual(tokens, best.labels)
             if left < best.residual * _BETTER:
                 best = Batch(tokens=tokens, labels=best.labels, residual=left)

@@ -16,17 +16,20 @@ Shape letters: K intercepts, B records, L positions, V tokens of the vocabulary,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
-from ..exact.patches import rounding_of
-from ..problem.observation import HOST, Observation
+from ..problem.observation import HOST, Observation, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, candidates_of, likely_labels
+from .candidates import Candidates, candidates_of, sees_far
 from .certificate import (
     PRIOR,
     TOKENS,
@@ -36,6 +39,7 @@ from .certificate import (
     Explainer,
     TokenReconstruction,
     certified,
+    likely_labels,
 )
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined
@@ -45,6 +49,8 @@ _FILLED = (
     "every row of the embedding's gradient is filled, as noise or a decay of weights that was not "
     "declared fills them too, and no batch was found that makes the gradient"
 )
+_NEXT = "the model predicts tokens: the label of a record is the token that follows it"
+_ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
@@ -58,6 +64,7 @@ def reconstruct_tokens(
     generator: torch.Generator,
     labels: Tensor | None = None,
     public: Tensor | None = None,
+    progress: Progress | None = None,
 ) -> TokenReconstruction:
     """Rebuild a batch of tokens from its gradient.
 
@@ -70,6 +77,8 @@ def reconstruct_tokens(
         labels: (B,) labels where the attacker knows them, in the order of the records.
         public: (N, L) public records, for the power of the test under noise; random tokens where
             None.
+        progress: called with (gradients of records, most, "") while these are tried one by one,
+            where algebra does not end the search: without noise alone.
 
     Returns:
         What is known of the batch, on the CPU.
@@ -107,16 +116,42 @@ def reconstruct_tokens(
     with full_precision():
         network = network_of(model, seen.points[0, 0], table=table, length=length)
         given = None if labels is None else tuple(labels.tolist())
-        explainer = Explainer(observation=seen, model=model, classes=classes, given=given)
+        explainer = Explainer(
+            observation=seen, model=model, classes=classes, given=given, follows=network.follows
+        )
         if seen.is_noisy:
             layers = linear_layers(network, generator)
             return noisy_tokens(
                 seen, network, layers, explainer, generator=generator, public=public
             )
+        if not seen.gradient.any():
+            return _undecided(seen, (), length=length, why=_ZERO)
         rounding = max(rounding_of(observation.gradient), observation.rounding)
-        return _exact(
-            seen, network, explainer, generator=generator, labels=labels, rounding=rounding
-        )
+        how: dict[str, Any] = {"generator": generator, "rounding": rounding, "progress": progress}
+        if not network.follows:
+            return _exact(network, explainer, labels=labels, deep=True, **how)
+        found = _exact(network, explainer, labels=labels, deep=length == 1, **how)
+        if length == 1 or found.certificate is not None:
+            return found
+        # Of a text of which every token but the first is predicted the last is a label alone.
+        shorter = replace(network, length=length - 1)
+        with suppress(InputError):  # of more tokens than it has
+            other = _exact(shorter, explainer, labels=None, deep=False, **how)
+            if other.certificate is not None:
+                return _with_last(other)
+        return _exact(network, explainer, labels=labels, deep=True, **how)
+
+
+def _with_last(found: TokenReconstruction) -> TokenReconstruction:
+    """The same with the token that follows each record as its last one."""
+    tokens = torch.cat([found.tokens, found.labels[:, None]], dim=1)
+    return replace(
+        found,
+        tokens=tokens if found.decided == "sequences" else tokens.sort(dim=1).values,
+        labels=torch.full_like(found.labels, UNKNOWN),
+        notes=tuple(note for note in found.notes if note != _NEXT),
+        found=tuple(tokens.unique().tolist()),
+    )
 
 
 def _check(
@@ -170,15 +205,17 @@ def check_tokens(tokens: Tensor, *, vocabulary: int, length: int, name: str) -> 
 
 
 def _exact(
-    seen: Observation,
     network: Network,
     explainer: Explainer,
     *,
     generator: torch.Generator,
     labels: Tensor | None,
     rounding: float,
+    deep: bool,
+    progress: Progress | None,
 ) -> TokenReconstruction:
-    table, length, classes = network.table, network.length, explainer.classes
+    table, length, seen = network.table, network.length, explainer.observation
+    classes = explainer.classes
     gradients = unflatten(network.model, seen.gradient[0])
     # Layers by record; where padding makes them fewer, the model hides it.
     layers = faithful(
@@ -194,20 +231,16 @@ def _exact(
     candidates = candidates_of(
         gradients, network, layers, records=seen.records, rounding=rounding, hidden=hidden
     )
-    if table.tied and table.parameter and classes == table.vocabulary and candidates.shown.any():
+    tied = table.tied and classes == table.vocabulary and candidates.shown.any()
+    if tied and table.parameter and not network.follows:
         rows, tokens = gradients[table.parameter], candidates.tokens[candidates.shown]
         explainer.likely = likely_labels(rows, tokens, records=seen.records)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
     batch = _assembled(
-        network,
-        tests,
-        candidates,
-        explainer,
-        records=seen.records,
-        generator=generator,
-        allowed=allowed,
-    )
+        network, tests, candidates, explainer, generator=generator, allowed=allowed, deep=deep,
+        progress=progress,
+    )  # fmt: skip
     known = tuple(candidates.tokens[candidates.shown].tolist())
     # A batch that does not explain the gradient decides nothing, though tokens may be known.
     if batch is None or not batch.residual <= allowed:
@@ -220,9 +253,12 @@ def _exact(
     certificate = certified(
         explainer, batch, held=candidates, vocabulary=table.vocabulary, generator=generator
     )
+    if network.follows and not sees_far(network):  # texts exchange what follows on a token
+        certificate = replace(certificate, order=False, membership=seen.records == 1)
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
+    notes += (_NEXT,) if network.follows else ()
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
     return TokenReconstruction(
         tokens=tokens,
@@ -244,13 +280,15 @@ def _assembled(
     held: Candidates,
     explainer: Explainer,
     *,
-    records: int,
     generator: torch.Generator,
     allowed: float,
+    deep: bool,
+    progress: Progress | None,
 ) -> Batch | None:
-    """The batch that explains most of the gradient."""
+    """The batch that explains most of the gradient; by algebra alone unless the search is deep."""
     if not bool(held.allowed.any(dim=0).all()):
         return None
+    records = explainer.observation.records
     starts = suggested(held, records=records, generator=generator)
     best = explainer.labelled(starts)
     if best is not None and best.residual <= allowed:
@@ -259,12 +297,15 @@ def _assembled(
         search = Assembly(
             network=network, tests=tests, candidates=held, records=records, generator=generator
         )
-        other = explainer.labelled(search.search(starts))
-        if other is not None and (best is None or other.residual < best.residual):
-            best = other
-        if best is not None and best.residual <= allowed:
-            return best
-    return refined(explainer, held, best, generator=generator, allowed=allowed)
+        for way in (search.prefixes, lambda: search.search(starts) if deep else []):
+            other = explainer.labelled(way())
+            if other is not None and (best is None or other.residual < best.residual):
+                best = other
+            if best is not None and best.residual <= allowed:
+                return best
+    if not deep:
+        return best
+    return refined(explainer, held, best, generator=generator, allowed=allowed, progress=progress)
 
 
 def _in_order(found: Batch, labels: Tensor | None) -> Batch:
@@ -289,13 +330,13 @@ def _said(certificate: Certificate) -> tuple[str, tuple[str, ...]]:
         return "sequences", ()
     if certificate.membership:
         return "multisets", (
-            "other orders of a record's tokens send the same gradient, so that their order is not "
-            "known",
+            "other orders of a record's tokens may send the same gradient, so that their order is "
+            "not known",
         )
     open_ = "" if certificate.order else ", nor their order"
     return "batch", (
-        "tokens exchanged between records send the same gradient, so that it is not known which "
-        f"record holds which{open_}",
+        "tokens exchanged between records may send the same gradient, so that it is not known "
+        f"which record holds which{open_}",
     )
 
 

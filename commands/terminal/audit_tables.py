@@ -25,7 +25,7 @@ def measured_table(found: Audit) -> Table:
         f"{found.canaries} canaries, {runs} of {found.rounds} rounds"
     )
     table = make_table(title)
-    for name in ("adversary", "epsilon", "at least", "ideal", "seen", "errors"):
+    for name in ("adversary", "epsilon", "at least", "ideal", "seen"):
         table.add_column(
             name, justify="left" if name == "adversary" else "right", no_wrap=name == "adversary"
         )
@@ -34,22 +34,19 @@ def measured_table(found: Audit) -> Table:
         digits, low = adversary.digits, adversary.measured_epsilon
         most = bound(adversary.proven_epsilon, digits)
         shown = most + ("" if adversary.status == "proven" else "*")
-        alarms, misses = adversary.false_alarms, adversary.misses
         table.add_row(
             adversary.name,
             adversary.status if math.isinf(adversary.proven_epsilon) else shown,
             "-" if low is None else lower_bound(low, digits),
             _plain(adversary.ideal_epsilon, "{:.2f}"),
             _plain(adversary.seen_epsilon, "{:.2f}"),
-            "-" if alarms is None else f"{alarms} + {misses}",
             adversary.verdict,
         )
     table.caption = (
         f"* not proven; at least: the lower bound that the verdict rests on, at {level} confidence "
         "for all that are tested together, or more; ideal: what a perfect audit of so many "
         "canaries expects; seen: the least true epsilon that 95 of 100 of them would tell from the "
-        "proven one; errors: false positives + false negatives where the log-likelihood "
-        "ratio is cut at 0, as fixed in advance, or where every fifth canary says for the others"
+        "proven one"
     )
     table.caption_justify = "left"
     return table

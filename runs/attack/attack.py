@@ -55,7 +55,7 @@ from .scenario import (
     save_pictures,
 )
 
-_LATE = 1.5  # times as long as was told, and it is told again
+_EARLY, _LATE = 0.5, 1.5  # times as long as was told: beyond, it is told again
 _SURE_S = 1.0  # after so many seconds the time of a step is known well enough
 
 
@@ -234,7 +234,8 @@ class _Ticks:
         # What follows the steps of a search, such as searches that check it, shows in whole ones.
         now, left = time.monotonic(), self._total - self._done
         whole = (now - self._begun) / self._own * left
-        if self._end and now + whole - self._begun > _LATE * (self._end - self._begun):
+        share = (now + whole - self._begun) / (self._end - self._begun) if self._end else 1.0
+        if not _EARLY <= share <= _LATE:
             self._tell(now, whole, left, "")
         if self._progress is not None:
             self._progress(self._done, self._total, text)

@@ -104,6 +104,10 @@ class GradientAttack(Described):
     """Where the parameters came from at which the gradients were taken."""
     parameters: Count
     """How many the model has."""
+    held: Fraction = 1.0
+    """Share of their gradient's numbers that the file holds."""
+    open: Count = 0
+    """Numbers of a record that is certified, of which the gradient gives a bound alone."""
     intercepts: Count
     device: str = ""
     """Where it searched; empty in files of older versions."""

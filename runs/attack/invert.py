@@ -291,7 +291,7 @@ def attack_gradients(
             None if truth is None else _whole(read_records_of_tokens(truth, posed), truth, facts)
         )
         words = None if vocabulary is None else read_vocabulary(vocabulary, posed)
-        rebuilt = rebuild(posed, seed=seed, public=public)
+        rebuilt = rebuild(posed, seed=seed, public=public, progress=progress)
         stop.finish()
         if not interrupted:
             run_folder.claim(out)
@@ -380,7 +380,7 @@ def _result(
 ) -> GradientAttack:
     """What was found, without the truth, the pictures and the conclusion."""
     facts, gradient = posed.facts, posed.observation.gradient  # (K, D)
-    labels = found.labels.tolist()
+    labels, opened = found.labels.tolist(), 0
     # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
@@ -389,10 +389,13 @@ def _result(
         weighed = found.stage == "posterior"
         stage = [found.stage if held or weighed else "prior" for held in found.supported]
         objective, iterations, loss = found.objective, found.iterations, found.loss
-        left, of_noise = _residual(posed, found), _residual_of_noise(posed)
+        (left, factor), of_noise = _residual(posed, found), _residual_of_noise(posed)
+        if factor is not None and loss is None:
+            notes = [*notes, f"the gradient is {factor:.3g} times that of the declared loss"]
         if loss is not None:
             left = left if loss.left is None else loss.left
             labels = labels if loss.labelled else [-1] * len(labels)
+            opened = loss.open[0]
         elif posed.classes == 1:
             labels = [-1] * len(labels)
     return GradientAttack(
@@ -400,6 +403,8 @@ def _result(
         model=model,
         parameters_from=posed.parameters_from,
         parameters=gradient.shape[1],
+        open=opened,
+        held=1.0 if (of := posed.observation.shown) is None else float(of.double().mean()),
         intercepts=len(gradient),
         preset=preset,
         input_shape=list(facts.input_shape),
@@ -538,14 +543,18 @@ def _is_interrupted(out: Path) -> bool:
     )
 
 
-def _residual(posed: Posed, found: Reconstruction) -> float:
-    """||g - o|| / ||o|| of what was found."""
+def _residual(posed: Posed, found: Reconstruction) -> tuple[float, float | None]:
+    """||g - o|| / ||o|| of what was found, or of a multiple that explains far more, and that."""
     seen = posed.observation
     sent = sent_gradients(
         seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
     )
-    left = torch.linalg.vector_norm((sent.detach() - seen.gradient).double())
-    return float(left / torch.linalg.vector_norm(seen.gradient.double()))
+    ours, theirs = sent.detach().double(), seen.gradient.double()
+    factor = float((ours * theirs).sum() / ours.square().sum().clamp_min(1e-300))
+    size = theirs.norm()
+    left, scaled = (float((f * ours - theirs).norm() / size) for f in (1.0, factor))
+    free = not seen.is_noisy and seen.clip_norm is None and seen.local_steps == 1
+    return (scaled, factor) if free and factor > 0 and scaled < left / 10 else (left, None)
 
 
 def _residual_of_noise(posed: Posed) -> float:

@@ -25,12 +25,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...attacks.exact.first_layer import least_records
+from ...attacks.problem.labels import recognised
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, probe_tokens, token_table
 from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.tensor_file import TensorFile
-from ...training.models.parameters import build_model, flatten
+from ...training.models.parameters import build_model, flatten, unflatten
 from .batch import BatchFacts
 from .layouts import CONVERT, Layout, whole_model, with_kinds
 from .prior_records import read_tensors
@@ -62,12 +64,14 @@ class Gradients(NamedTuple):
         points: (K, D) parameters at which they were taken; None where the file holds none.
         buffers: of the model, by name, as the file holds them beside parameters.
         notes: what was taken to be so, in sentences.
+        missing: parameters without a gradient in some intercept, whose rows hold zeros for it.
     """
 
     rows: Tensor
     points: Tensor | None
     buffers: Mapping[str, Tensor]
     notes: Sequence[str]
+    missing: frozenset[str]
 
 
 def gradients_of(
@@ -109,7 +113,7 @@ def gradients_of(
     double = any(tensor.dtype == torch.float64 for tensor in file.tensors.values())
     dtype = torch.float64 if double else torch.float32
     layout = Layout(model=model, input_shape=input_shape)
-    buffers = dict[str, Tensor]()
+    buffers, missing = dict[str, Tensor](), set[str]()
 
     def flat(held: Mapping[str, Tensor], kind: str, index: int | None) -> Tensor:
         where = f"{file.path}: " if index is None else f"{file.path}, intercept {index}: "
@@ -117,6 +121,9 @@ def gradients_of(
         stored = {n: named.pop(n) for n, _ in model.named_buffers() if n in named}
         if kind == "parameter":
             buffers.update(stored)
+        elif set(named) & set(shapes):  # a part of the gradient says something, too
+            missing.update(set(shapes) - set(named))
+            named = {n: torch.zeros(shape) for n, shape in shapes.items()} | named
         check_tensors(named, shapes, where=where, kind=kind)
         return torch.cat([named[name].to(dtype).flatten() for name in shapes])
 
@@ -131,7 +138,7 @@ def gradients_of(
     # An intercept without parameters of its own has those without a number.
     at = [k if k in parameters else None for k in order] if parameters else []
     points = torch.stack([flat(parameters[k], "parameter", k) for k in at]) if at else None
-    return Gradients(stacked, points, buffers, layout.notes)
+    return Gradients(stacked, points, buffers, layout.notes, frozenset(missing))
 
 
 def _intercepts(
@@ -247,7 +254,7 @@ def build_problem(
         TypeError: A gradient holds integers, or the function returns no network.
     """
     # Gradients have to be the model's, and labels among its classes.
-    network, classes, (gradients, points, stored, notes) = _fitting(file, facts, model)
+    network, classes, (gradients, points, stored, notes, missing) = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
@@ -276,6 +283,22 @@ def build_problem(
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
     # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
+    table = token_table(network, facts.input_shape)
+    shown, whole = None, table is not None or facts.noise_std > 0
+    if missing and whole:
+        raise InputError(
+            f"{file.path} has no gradient of {_listed(sorted(missing))}; of tokens, and under "
+            "noise, give one for each of named_parameters(), of all layers"
+        )
+    parts = unflatten(network, gradients)
+    told = {name: bool(part.any()) for name, part in parts.items()}
+    if not whole and not all(told.values()):
+        shown = torch.cat([torch.full((p[0].numel(),), told[n]) for n, p in parts.items()])
+        absent = [name for name, of in told.items() if not of]
+        notes += [
+            f"gradients of {len(absent)} of {len(told)} parameters are missing or 0 throughout "
+            f"({_listed(absent)}), and are taken to say nothing, as of frozen layers"
+        ]
     observation = Observation(
         gradient=gradients,
         points=points[:, None].contiguous(),
@@ -285,14 +308,24 @@ def build_problem(
         mean_of=float(facts.records) if facts.clip_batch else None,
         local_steps=facts.local_steps,
         local_rate=facts.local_rate,
+        shown=shown,
     )
+    if table is None:
+        observation, said = recognised(observation, network, classes=classes)
+        notes += said
+        if (least := least_records(observation, network, facts.input_shape)) > facts.records:
+            raise InputError(
+                f"records={facts.records} cannot make a gradient of rank {least} in a first linear "
+                f"layer: it adds up at least {least} records, of a larger batch, several batches "
+                f"(momentum, local steps) or several senders; give records={least} or more"
+            )
     posed = Posed(
         model=network,
         facts=facts,
         classes=classes,
         observation=observation,
         parameters_from=origin,
-        table=token_table(network, facts.input_shape),
+        table=table,
         statistics_given=weights is not None or bool(stored),
         notes=notes,
     )
@@ -326,7 +359,7 @@ def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module,
     if len({str(error) for _, error in refusals}) == 1:
         raise refusals[0][1]
     # What a model that could be built says of the gradients tells most.
-    said = max(refusals, key=lambda refusal: refusal[0])[1]
+    said = max(refusals, key=lambda refusal: (refusal[0], " is 0; " in str(refusal[1])))[1]
     raise InputError(f"{said} (classes is not given; tried {sorted(sizes)})") from said
 
 
@@ -505,6 +538,12 @@ def doubts(posed: Posed) -> list[str]:
         found.append(
             f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
             "batch gives at most 1; divide a sum by the batch size"
+        )
+    others = posed.classes - posed.facts.records
+    if others > posed.classes / 2 and noise == 0 and bool(((bias < 0).sum(1) >= others).all()):
+        found.append(
+            "the gradients of the last bias have the signs of a loss that was made larger; if they "
+            "are between two models, see which is --before"
         )
     slack = 5 * _SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
     if bool((bias.sum(dim=1).abs() > slack).any()):

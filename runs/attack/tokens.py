@@ -14,6 +14,7 @@ from torch import Tensor
 from ...attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
+from ...privacy._validate import Progress
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json
@@ -103,7 +104,9 @@ def _of_json(held: object) -> list[str]:
     raise TypeError
 
 
-def rebuild(posed: Posed, *, seed: int, public: Tensor | None) -> TokenReconstruction:
+def rebuild(
+    posed: Posed, *, seed: int, public: Tensor | None, progress: Progress | None
+) -> TokenReconstruction:
     """What the gradient says of the batch."""
     labels = posed.facts.labels
     return reconstruct_tokens(
@@ -114,6 +117,7 @@ def rebuild(posed: Posed, *, seed: int, public: Tensor | None) -> TokenReconstru
         generator=torch.Generator().manual_seed(seed),
         labels=None if labels is None else torch.tensor(labels),
         public=public,
+        progress=progress,
     )
 
 

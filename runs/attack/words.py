@@ -41,6 +41,7 @@ def conclusion(found: GradientAttack) -> str:
     if proven := count_proven(found.stage):
         some = "the record" if records == 1 else f"{proven} of {records} records"
         rest = " The others were searched for." if proven < supported else ""
+        some += f" but for {found.open} of its numbers" if found.open else ""
         return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
     some = "the record" if records == 1 else f"{supported} of {records} records"
     if found.residual_of_noise:
@@ -49,6 +50,12 @@ def conclusion(found: GradientAttack) -> str:
             "guess, by more than its noise explains. How close it is only the truth can tell."
         )
     left = found.relative_residual
+    if left < _EXPLAINED and found.held < 1:
+        return (
+            f"A leak is possible: what was found makes what is held of the gradient "
+            f"({found.held:.0%} of its numbers), up to {figure(left, 2)} of its norm. Other "
+            "batches may make that too; only the truth can tell."
+        )
     if left < _EXPLAINED:
         return (
             f"A leak is likely: what was found makes the gradient, up to {figure(left, 2)} of its "

@@ -30,6 +30,7 @@ from ..cost import Expect
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.records import read_environment
+from ..freed_memory import keep_freed_memory
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
 from ..run_file.privacy_table import PrivacyTable
@@ -184,13 +185,13 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         status=one.proven.status,
         measured_epsilon=None if found is None else found.epsilon,
         measured_confidence=None if found is None else found.confidence,
-        single_epsilon=one.bounds[0].epsilon if one.bounds else None,
+        single_epsilon=None if one.single is None else one.single.epsilon,
         ideal_epsilon=one.ideal,
         seen_epsilon=one.seen,
         ratio=None if found is None or proven == 0 else found.epsilon / proven,
         canaries=one.canaries,
         verdict=one.verdict.value,
-        estimators=[Estimator.from_object(bound) for bound in one.bounds],
+        estimators=[] if one.single is None else [Estimator.from_object(one.single)],
         together=_look(one.together),
         again=_look(one.again),
         fresh=_look(one.fresh),
@@ -371,7 +372,6 @@ def audit_config(
     multiplier = plan.noise_multiplier if noise_multiplier is None else noise_multiplier
     p = check_auditable(config, built, multiplier=multiplier)
     game, against, why = game_of(config, built, plan, multiplier=multiplier)
-
     given = config.audit.seed
     seed = secrets.randbits(_SEED_BITS) if given is None else given
 
@@ -400,6 +400,7 @@ def audit_config(
         of_noise = config.training.evaluation_noise_seed
         checks += folder_checks(folder, built, multiplier=multiplier, noise_seed=of_noise)
     # A run that is not what was traced cannot be scored by its trace.
+    keep_freed_memory()  # every round with canaries has arrays of the same sizes again
     if not all(check.as_traced for check in checks):
         game, why = None, "the run is not what was traced"
     measured = (

@@ -78,7 +78,7 @@ READ_BY_ATTACKS = {
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",
     ("attacks/exact/first_layer.py", "rounding_of_input"): "what rounding may leave is told",
-    ("attacks/exact/first_layer.py", "beside_rank_one"): "a rank is looked at once",
+    ("attacks/exact/first_layer.py", "shows_several"): "a rank is looked at once",
     ("attacks/inversion/fallback.py", "_explains_more"): "what is left is told",
     ("attacks/inversion/fallback.py", "_distance"): "what is left is told",
     ("attacks/inversion/fallback.py", "_by_layer"): "what is left is told",

@@ -3,7 +3,12 @@
 import datetime as dt
 import os
 import random
+import re
+import subprocess
+import sys
 import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,3 +234,37 @@ def test_an_audit_keeps_to_its_time():
     began = time.process_time()
     assert_private(lambda data: train(data, 0), wide, claim="epsilon=1,delta=1e-5", seconds=2)
     assert time.process_time() - began < 20
+
+
+PROJECT = """
+import sys
+assert "torch" not in sys.modules
+import pytest
+from overhear.testing import replay
+from tests.testing.test_replay import CLAIM, X, Y, by_hand
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_training(fault):
+    replay(by_hand(fault), (X, Y), records=4, **CLAIM)
+"""
+
+
+@pytest.mark.slow
+def test_a_plugin_of_pytest_finds_faults_and_passes_the_sound_twin(tmp_path):
+    root = Path(__file__).parents[2]
+    points = tomllib.loads((root / "pyproject.toml").read_text())["project"]["entry-points"]
+    wrong = ["no noise", "clip of the mean", "rate of loss", "seed", "two items"]
+    (tmp_path / "test_mine.py").write_text(f"FAULTS = {['', *wrong]}" + PROJECT)
+    ran = subprocess.run(
+        f"{sys.executable} -m pytest -p {points['pytest11']['overhear']} --overhear-seconds 9 "
+        f"-p no:cacheprovider -n0 --rootdir {tmp_path} {tmp_path}".split(),
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "5 failed, 1 passed" in ran.stdout, ran.stdout
+    assert "asserts.py" not in ran.stdout  # the line of the test, and what was found
+    for fault in wrong:
+        name, words = FAULTS[fault]
+        assert re.search(f"E +{name} +failed: .*{words}", ran.stdout), fault

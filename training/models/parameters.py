@@ -156,7 +156,7 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
             if layer.dropout > 0 and not evaluated:
                 raise InputError(f"layer {name!r} ({kind}) is random; remove it or set dropout=0")
             continue
-        if isinstance(layer, nn.RNNBase):
+        if isinstance(layer, nn.RNNBase) and not evaluated:
             raise InputError(
                 f"layer {name!r} ({kind}) has no per-example gradient in torch's own form; use "
                 f"opacus.layers.DP{kind}, which takes the same weights"
@@ -280,10 +280,17 @@ def _check_own(
     validate_model(model.eval() if evaluated else model, evaluated=evaluated)
     _check_inputs(name, model)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
+    recurrent = any(isinstance(layer, nn.RNNBase) for layer in model.modules())
+    if recurrent and inputs.is_floating_point():
+        raise InputError(
+            f"model {name!r} feeds numbers to a recurrent layer, which is attacked behind an "
+            "embedding of tokens alone; use opacus.layers.DPLSTM or DPGRU, of the same weights"
+        )
     with torch.no_grad():
         logits = model(inputs)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        if shape != (2, classes):
+        spoken = (2, *input_shape, classes)  # of a language model, at each token
+        if shape != (2, classes) and (inputs.is_floating_point() or shape != spoken):
             raise InputError(
                 f"model {name!r} gives {shape} for 2 inputs {input_shape}, must be logits "
                 f"(2, {classes})"

@@ -11,7 +11,6 @@ from overhear.attacks.bounds.evidence import (
     RISK,
     Evidence,
     after,
-    after_first_look,
     decisive,
     least_error,
     second_risk,
@@ -104,7 +103,7 @@ def test_a_learned_threshold_finds_what_scores_off_their_place_hide():
     seen = _guesses(3000, rng, mu=2.0)
     moved = Guesses(scores=seen.scores - 3.0, included=seen.included)  # no score is above 0
     assert not decisive(after(Evidence(), moved, claim=ONE, threshold=0.0), tested=1)
-    found = after_first_look(Evidence(), moved, claim=ONE)
+    found = after(Evidence(), moved, claim=ONE, threshold=None)
     assert decisive(found, tested=1)
     assert max(found.at_zero) < 0.0
     assert found.canaries == 3000
@@ -116,7 +115,7 @@ def test_a_threshold_is_learned_from_every_fifth_canary_alone():
     included = rng.integers(2, size=500).astype(bool)
     scores = np.where(included, 5.0, 4.0)
     scores[np.arange(500) % 5 == 0] = np.where(included[::5], 1.0, -1.0)
-    found = after_first_look(Evidence(), Guesses(scores=scores, included=included), claim=ONE)
+    found = after(Evidence(), Guesses(scores=scores, included=included), claim=ONE, threshold=None)
     assert found.learned == pytest.approx(
         after(
             Evidence(),

@@ -10,11 +10,9 @@ from overhear.attacks.bounds.lower_bounds import (
     Errors,
     Guesses,
     LowerBound,
-    from_errors,
     from_total,
     ideal,
     total_error,
-    two_sided,
     upper_limit,
 )
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
@@ -102,27 +100,24 @@ def test_at_the_expected_errors_no_bound_is_above_the_truth(target, canaries, ma
     errors = round(0.5 * canaries * (1.0 - total_variation(claim)))
     counts = _halves(errors, canaries)
     total = from_total(counts, claim=claim, **HOW)
-    sides = from_errors(counts, claim=claim, **HOW)
-    assert sides.epsilon < total.epsilon < target or total.epsilon == sides.epsilon == 0.0
-    assert sides.noise_scale > total.noise_scale > 1.0 or total.noise_scale == math.inf
+    assert total.epsilon < target
+    assert total.noise_scale > 1.0
 
 
 @pytest.mark.parametrize("claim", [_one_round(3.0), _sampled(3.0)])
-@pytest.mark.parametrize("estimator", [from_total, from_errors])
-def test_fewer_errors_give_a_larger_bound_that_stays_finite(claim, estimator):
+def test_fewer_errors_give_a_larger_bound_that_stays_finite(claim):
     counts = [5000, 2600, 2400, 1800, 900, 0]
-    found = [estimator(_halves(e, 5000), claim=claim, **HOW).epsilon for e in counts]
+    found = [from_total(_halves(e, 5000), claim=claim, **HOW).epsilon for e in counts]
     assert found == sorted(found)
     assert found[:2] == [0.0, 0.0]
     assert found[2] > 0.0
     assert math.isfinite(found[-1])
 
 
-@pytest.mark.parametrize("estimator", [from_total, from_errors])
-def test_more_confidence_costs_some_of_the_bound(estimator):
+def test_more_confidence_costs_some_of_the_bound():
     claim, counts = _one_round(3.0), _halves(1800, 5000)
     found = [
-        estimator(counts, claim=claim, delta=DELTA, confidence=c).epsilon
+        from_total(counts, claim=claim, delta=DELTA, confidence=c).epsilon
         for c in (0.5, 0.95, 0.999)
     ]
     assert found == sorted(found, reverse=True)
@@ -159,18 +154,6 @@ def test_ranked_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target, s
         assert np.median(found) == pytest.approx(ideal_ranked(claim, canaries=400, **HOW), rel=0.1)
 
 
-@pytest.mark.slow
-def test_noise_that_is_too_small_to_be_tried_is_not_rejected():
-    """Who sees the round knows the coin of all that are in it: 9 of 10 here."""
-    rng, claim = np.random.default_rng(3), Claim(rounds={(0.1, 0.9): 1})
-    for _ in range(4):
-        coins = rng.random(4000) < 0.5
-        seen = (coins & (rng.random(4000) < 0.9)) + rng.normal(size=4000) * 0.1
-        weight = 0.9 * np.exp(np.minimum((seen - 0.5) / 0.01, 700.0))
-        guesses = Guesses(scores=np.log(weight + 0.1), included=coins)
-        assert not ranked(guesses, claim=claim, **HOW).exceeds(200.0)
-
-
 @pytest.mark.parametrize(("canaries", "mu"), [(30, 0.5), (100, 1.0), (400, 1.6)])
 def test_so_many_ranked_right_guesses_have_at_most_the_probability_that_is_said(canaries, mu):
     rng, top = np.random.default_rng(0), canaries // 3
@@ -185,15 +168,6 @@ def test_so_many_ranked_right_guesses_have_at_most_the_probability_that_is_said(
         said = ranked_tail(GaussianCurve(mu=mu), canaries, least)
         error = math.sqrt(simulated / 20_000)
         assert simulated - 3.0 * error < said < 1.1 * simulated + 3.0 * error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("target", [1.0, 3.0, 8.0])
-def test_two_sided_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target):
-    claim = _one_round(target)
-    found = [two_sided(g, claim=claim, **HOW).epsilon for g in _audits(claim, 5000)]
-    assert sum(bound > target for bound in found) <= MOST_ABOVE
-    assert np.median(found) < ideal(claim, canaries=5000, **HOW)
 
 
 @pytest.mark.parametrize("target", [2.0, 6.0])
@@ -218,7 +192,7 @@ def test_half_of_the_declared_noise_contradicts_the_claim(claim):
     generator = np.random.default_rng(5)
     coins = generator.random(2000) < 0.5
     weak = simulated_scores(at_scale(claim, 0.5), coins, generator=generator)
-    for estimator in (total_error, two_sided, ranked):
+    for estimator in (total_error, ranked):
         found = estimator(
             Guesses(scores=weak, included=coins), claim=claim, delta=DELTA, confidence=0.999
         )
@@ -239,14 +213,9 @@ def test_a_ball_never_raises_the_bound():
 def test_scores_that_say_nothing_bound_nothing():
     coins = np.random.default_rng(7).random(5000) < 0.5
     guesses = Guesses(scores=np.zeros(5000), included=coins)
-    for estimator in (total_error, two_sided, ranked):
+    for estimator in (total_error, ranked):
         found = estimator(guesses, claim=_sampled(3.0), **HOW)
         assert (found.epsilon, found.errors, found.noise_scale) == (0.0, 5000, math.inf)
-
-
-def test_all_canaries_in_say_nothing_about_false_alarms():
-    guesses = Guesses(scores=np.ones(20), included=np.ones(20, dtype=bool))
-    assert two_sided(guesses, claim=_one_round(3.0), **HOW).epsilon == 0.0
 
 
 def test_the_counts_of_a_bound_are_those_of_its_guesses():
@@ -268,10 +237,9 @@ def test_the_counts_of_a_bound_are_those_of_its_guesses():
         ({"confidence": math.nan}, "confidence=nan"),
     ],
 )
-@pytest.mark.parametrize("estimator", [from_total, from_errors])
-def test_numbers_out_of_range_are_refused(estimator, wrong, words):
+def test_numbers_out_of_range_are_refused(wrong, words):
     with pytest.raises(ValueError, match=words):
-        estimator(_halves(3, 10), claim=_one_round(3.0), **{**HOW, **wrong})
+        from_total(_halves(3, 10), claim=_one_round(3.0), **{**HOW, **wrong})
 
 
 @pytest.mark.parametrize(
@@ -340,21 +308,6 @@ def test_a_tail_says_more_than_the_middle_of_seldom_sampled_rounds():
     )
     assert far > 2 * middle > 0
     assert far < epsilon(claim, 1e-4)
-
-
-def test_nothing_in_the_tail_bounds_nothing():
-    guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
-    assert tail(guesses, threshold=50.0, delta=1e-5, confidence=0.95).epsilon == 0.0
-
-
-@pytest.mark.parametrize(
-    ("how", "words"), [({"threshold": math.inf}, "threshold=inf"), ({"delta": 2.0}, "delta=2.0")]
-)
-def test_values_outside_their_range_are_refused(how, words):
-    guesses = _guesses(Claim(rounds={(2.0, 1.0): 1}), 100, seed=3)
-    fixed = {"threshold": 1.0, "delta": 1e-5, "confidence": 0.95}
-    with pytest.raises(ValueError, match=words):
-        tail(guesses, **(fixed | how))
 
 
 CLAIMS = [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.exact.stages import Part, solve_exactly
+from overhear.attacks.exact.stages import solve_exactly
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.problem.problem import Found, Problem, build_box
@@ -33,7 +33,7 @@ def _seen(model: nn.Module, count: int = 1, **changes: object) -> tuple[Observat
     return replace(seen, **changes), inputs  # type: ignore[arg-type] # a table of changes
 
 
-def _solved(seen: Observation, model: nn.Module, *, labels: list[int]) -> Found | Part | None:
+def _solved(seen: Observation, model: nn.Module, *, labels: list[int]) -> Found | None:
     problem = Problem(
         observation=seen, model=model, preset=PRESETS["matched"], shape=SHAPE, classes=5,
         box=build_box(BOUNDS, SHAPE, dtype=torch.float64), labels=torch.tensor(labels),
@@ -74,7 +74,7 @@ def test_rounding_of_messages_is_allowed_for_where_it_is_declared(declared, acce
 
 def test_a_wrong_label_is_not_explained_however_much_was_rounded():
     model = _network()
-    seen, _ = _seen(model, rounding=1.0)
+    seen, _ = _seen(model, rounding=2e-3)
     found = _solved(seen, model, labels=[3])
     assert isinstance(found, Found)
     assert (found.stage, found.labels.tolist()) == ("exact", [0])  # by the loss that it shows

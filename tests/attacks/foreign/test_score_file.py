@@ -13,12 +13,10 @@ def written(tmp_path, text):
 
 
 def test_columns_may_come_in_any_order(tmp_path):
-    text = "\ufeffIncluded, score ,split,canary\nin,0.5,threshold,a\nFALSE,-inf,test,b\n\n"
+    text = "\ufeffIncluded, score ,canary\nin,0.5,a\nFALSE,-inf,b\n\n"
     read = read_scores(written(tmp_path, text))
     assert read.scores.tolist() == [0.5, -np.inf]
     assert read.included.tolist() == [True, False]
-    assert read.split is not None
-    assert read.split.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +30,7 @@ def test_columns_may_come_in_any_order(tmp_path):
         ("score,included\nhigh,1\n", "line 2: score 'high' must be a number"),
         ("score,included\nnan,1\n", "line 2: the score is not a number"),
         ("score,included\n1,maybe\n", "included 'maybe' must be one of"),
-        ("score,included,split\n1,1,train\n", "split 'train' must be one of"),
+        ("score,included,split\n1,1,test\n", "there is a column 'split'"),
         ("score,included,canary\n1,1,a\n2,0,a\n", "line 3: canary 'a' was there"),
         ("score,included,canary\n1,1,\u00e9\n2,0,e\u0301\n", "line 3: canary .* was there"),
         (b"\xff\xfe\x00", "no text in UTF-8"),

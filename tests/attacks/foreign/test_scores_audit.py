@@ -53,7 +53,7 @@ def test_missing_noise_is_found_where_ratio_0_is_blind(are_ratios):
     moved = scores + 40.0  # as sampled rounds move them, whose ratios take the noise for 1
     found = audit_scores(moved, coins, claim=GAUSSIAN, ratios=are_ratios)
     assert found.contradicted
-    assert "held-out" in found.bounds[0].name
+    assert "middle" in found.bounds[0].name
 
 
 @pytest.mark.slow
@@ -85,9 +85,9 @@ def test_a_perfect_audit_is_told_first_and_few_canaries_measure_nothing():
         *answers(rng, epsilon=5.49, count=500), claim=parse_claim(["epsilon=5.49"])
     )
     assert ideal_words(found) == (
-        "A perfect audit of 500 canaries shows about 4.00 of epsilon 5.49 at delta 1e-5, whatever "
+        "A perfect audit of 500 canaries shows about 4.22 of epsilon 5.49 at delta 1e-5, whatever "
         "the mechanism, if the system leaks as randomised response does, and less of any other; "
-        "5000 canaries show 5.01. A claim with its mechanism takes fewer."
+        "5000 canaries show 5.03. A claim with its mechanism takes fewer."
     )
     assert repr(found).startswith(ideal_words(found))
     coins = np.arange(20) % 2 == 0
@@ -109,11 +109,23 @@ def test_where_nothing_is_claimed_the_bound_stands_by_itself():
     assert found.ideal is None
 
 
-def test_a_split_says_who_sets_the_threshold():
-    scores, coins = ratios(np.random.default_rng(0))
-    split = np.arange(CANARIES) < 100
-    found = audit_scores(scores, coins, claim=GAUSSIAN, split=split)
-    assert {one.guesses for one in found.bounds} == {100, 200}
+@pytest.mark.slow
+def test_guesses_from_the_middle_hold_where_canaries_disturb_each_other():
+    """600 audits each: of a round that is as clear of all canaries at once, and of one by one.
+
+    Either is of mu 0.93 and epsilon 4 for each canary. More than 47 with probability .001.
+    """
+    claim, rng = claimed(noise=1.0 / 0.93, rate=1.0, rounds=1), np.random.default_rng(1)
+    above = [0, 0]
+    for _ in range(600):
+        coins = rng.random(60) < 0.5
+        clear = 0.93 * abs(0.465 + rng.normal())
+        right = rng.random(60) < 1.0 / (1.0 + math.exp(-clear))
+        together = np.where(coins == right, clear, -clear) * (1.0 + 1e-6 * rng.normal(size=60))
+        alone = 0.93 * (coins - 0.5) + rng.normal(size=60)
+        for at, scores in enumerate((together, np.exp(alone))):
+            above[at] += audit_scores(scores, coins, claim=claim).contradicted
+    assert max(above) <= 47
 
 
 @pytest.mark.parametrize("half", [30, 200])
@@ -166,11 +178,9 @@ def test_what_is_no_audit_is_refused_in_a_sentence(scores, coins, words):
     [
         ({"claim": 3.0}, "must be a Claimed"),
         ({"claim": PAIR, "confidence": 0.2}, "must lie strictly"),
-        ({"claim": PAIR, "split": COINS[:50]}, "a truth value for each"),
-        ({"claim": PAIR, "split": np.arange(100) < 95}, "lets 95 of 100"),
     ],
 )
-def test_what_is_no_claim_or_split_is_refused(options, words):
+def test_what_is_no_claim_is_refused(options, words):
     with pytest.raises(InputError, match=words):
         audit_scores(VALUES, COINS, **options)
 

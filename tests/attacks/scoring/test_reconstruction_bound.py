@@ -132,8 +132,9 @@ def test_a_result_below_a_bound_that_it_could_exceed_is_no_contradiction():
     found = _bound(mu=1.0, hits=1)
     assert found.can_be_exceeded
     assert found.sentence() == (
-        "1 of 8 images were rebuilt (MSE at most 0.01); the proof allows 14.6% of images to be "
-        "rebuilt from messages with mu=1, if guessing rebuilds at most 2.00%: no contradiction."
+        "1 of 8 images were rebuilt or guessed (MSE at most 0.01); the proof allows 14.6% of "
+        "images to be rebuilt from messages with mu=1, if guessing rebuilds at most 2.00%: no "
+        "contradiction."
     )
 
 

@@ -106,11 +106,16 @@ def drawn(records: int, length: int, *, vocabulary: int = VOCABULARY) -> tuple[T
 
 
 def sent(
-    model: nn.Module, tokens: Tensor, labels: Tensor, *, noise_std: float = 0.0, **said: Any
+    model: nn.Module, tokens: Tensor, labels: Tensor | None, *, noise_std: float = 0.0, **said: Any
 ) -> Observation:
-    """What the backward pass of a training script leaves, with noise on top."""
+    """What a training script leaves, with noise on top; of text alone where there are no labels."""
     model.zero_grad()
-    functional.cross_entropy(model(tokens), labels).backward()
+    logits = model(tokens)
+    if logits.ndim > 2:
+        whole = tokens if labels is None else torch.cat([tokens, labels[:, None]], dim=1)
+        labels = whole[:, 1:].flatten()
+        logits = logits[:, : whole.shape[1] - 1].flatten(0, 1)
+    functional.cross_entropy(logits, labels).backward()
     rows = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     gradient = torch.cat([(row.to_dense() if row.is_sparse else row).flatten() for row in rows])
     gradient = gradient + noise_std * torch.randn_like(gradient)
@@ -121,9 +126,9 @@ def sent(
 
 
 class Varied(nn.Module):
-    """A small model of a random kind: what is mixed, which places are read, whose table it is."""
+    """A small model of a random kind, or a given one: what is mixed, which places are read, ..."""
 
-    def __init__(self, draw: torch.Generator) -> None:
+    def __init__(self, draw: torch.Generator, *, spoken: bool = False, **given: Any) -> None:
         super().__init__()
 
         def one_of(*kinds: Any) -> Any:
@@ -134,7 +139,12 @@ class Varied(nn.Module):
         self.read = one_of("mean", "last", "first", "some", "words", "end", "largest", "all")
         self.padding, self.hides = one_of(None, None, 0), one_of(False, True)
         self.shared, self.deep = one_of(False, False, True), one_of(False, True)
-        self.classes = self.vocabulary if self.shared else CLASSES
+        self.classes, self.spoken = self.vocabulary if self.shared or spoken else CLASSES, spoken
+        if spoken:  # each place predicts the next token
+            self.mixed = one_of("none", "causal", "encoder", "convolution", "LSTM", "GRU")
+            self.read = "each"
+        width = given.pop("width", width)
+        vars(self).update(given)
         # The table may be not trained, or shared; there may be no positions.
         self.words = nn.Parameter(torch.randn(self.vocabulary, width))
         if one_of(True, False, False) and not self.shared:
@@ -147,6 +157,8 @@ class Varied(nn.Module):
         self.seen[-1] = 1
         if self.mixed in ("attention", "causal"):
             self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        elif self.mixed in ("LSTM", "GRU"):
+            self.states = getattr(nn, self.mixed)(width, width, batch_first=True)
         elif self.mixed == "encoder":
             self.encoder = nn.TransformerEncoderLayer(width, 2, width, 0.0, batch_first=True)
         else:
@@ -155,43 +167,50 @@ class Varied(nn.Module):
         self.head = nn.Linear(width, self.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = functional.embedding(x, self.words, self.padding) + self.placed * self.places
+        z = functional.embedding(x, self.words, self.padding)
+        z = z + self.placed * self.places[: x.shape[1]]
         empty = x.eq(-1 if self.padding is None else self.padding)
         empty = empty & ~empty.all(dim=1, keepdim=True)
         hidden = empty if self.hides else None
         if self.mixed == "attention":
             z = z + self.attention(z, z, z, key_padding_mask=hidden)[0]
         elif self.mixed == "causal":
-            later = torch.ones(self.length, self.length).triu(1).bool()
+            later = torch.ones(x.shape[1], x.shape[1]).triu(1).bool()
             z = z + self.attention(z, z, z, attn_mask=later)[0]
+        elif self.mixed in ("LSTM", "GRU"):
+            z = self.states(z)[0]
         elif self.mixed == "encoder":
             z = self.encoder(z, src_key_padding_mask=hidden)
         elif self.mixed == "convolution":
             shifted = functional.pad(z, (0, 0, 1, 0)).transpose(1, 2)
             z = self.convolution(shifted).transpose(1, 2).tanh()
         ends = (~empty).long().cumsum(dim=1).argmax(dim=1)
-        weights = {
-            "mean": torch.ones_like(x),
-            "last": torch.eye(self.length)[-1],
-            "first": torch.eye(self.length)[0],
-            "some": self.seen,
-            "words": ~empty,
-            "end": torch.eye(self.length)[ends],
-        }.get(self.read)
+        weights = (
+            None
+            if self.spoken
+            else {
+                "mean": torch.ones_like(x),
+                "last": torch.eye(self.length)[-1],
+                "first": torch.eye(self.length)[0],
+                "some": self.seen,
+                "words": ~empty,
+                "end": torch.eye(self.length)[ends],
+            }.get(self.read)
+        )
         if weights is not None:
             weights = weights.expand(x.shape).to(z)
             z = (weights[:, :, None] * z).sum(dim=1) / weights.sum(dim=1, keepdim=True).clamp_min(1)
-        else:
+        elif not self.spoken:
             z = z.amax(dim=1) if self.read == "largest" else z.flatten(1)
         z = self.inner(z).tanh() if self.deep or self.read == "all" else z
         return z @ self.words.T if self.shared else self.head(z)
 
 
-def varied(seed: int) -> tuple[Varied, Tensor, Tensor]:
+def varied(seed: int, *, spoken: bool = False) -> tuple[Varied, Tensor, Tensor | None]:
     """A random model, and a batch of one or two texts of few tokens or many, that may be padded."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(seed)
-    model = Varied(draw)
+    model = Varied(draw, spoken=spoken)
     records, few, double = torch.randint(12, (3,), generator=draw).tolist()
     allowed = torch.randperm(model.vocabulary, generator=draw)[: (1, 2, model.vocabulary)[few % 3]]
     shape = (1 + records % 2, model.length)
@@ -200,4 +219,5 @@ def varied(seed: int) -> tuple[Varied, Tensor, Tensor]:
         kept = torch.randint(1, model.length + 1, (len(x), 1), generator=draw)
         x = torch.where(torch.arange(model.length) < kept, x.clamp_min(1), 0)
     y = torch.randint(model.classes, (len(x),), generator=draw)
+    y = None if spoken and seed % 3 == 0 else y
     return model.double() if double % 2 else model, x, y

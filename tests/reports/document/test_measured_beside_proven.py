@@ -125,7 +125,7 @@ def test_no_consistent_audit_is_told_with_more_measured_than_proven():
     again, alone = 0, 0
     for seed in range(2000):
         found, told = _audited(seed, noise=1.0)
-        exceeded = any(one.bounds[0].epsilon > EPSILON for one in found)
+        exceeded = any(one.single.epsilon > EPSILON for one in found)
         again += told.verdict != "consistent"
         for row in told.adversaries:
             low = row.measured_epsilon
@@ -186,7 +186,7 @@ def test_odds_alone_say_that_epsilon_is_above_the_proven_one():
     assert one.verdict is Verdict.CONSISTENT
     decided = Audited(
         proven=one.proven,
-        bounds=one.bounds,
+        single=one.single,
         together=one.together,
         ideal=None,
         canaries=one.canaries,

@@ -98,19 +98,25 @@ def test_an_attack_is_priced_once_by_the_steps_of_a_search(monkeypatch):
     assert cost.words == "about 13 minutes for 4 searches, less if some end early"
 
 
-@pytest.mark.parametrize(("checks", "words"), [(5.0, 1), (118.0, 2)])
-def test_an_attack_is_priced_again_where_whole_searches_take_far_longer(monkeypatch, checks, words):
+@pytest.mark.parametrize(
+    ("ends", "checks", "again"),
+    [(100, 5.0, []), (100, 118.0, ["about 17 minutes for 8 searches"]),
+     (30, 7.0, []), (20, 2.0, ["about 30 seconds for 8 searches"])],
+)  # fmt: skip
+def test_an_attack_is_priced_again_where_whole_searches_take_far_longer_or_less(
+    monkeypatch, ends, checks, again
+):
     now, told = [0.0], list[Cost]()
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    tick = _Ticks(total=3, progress=None, expect=told.append)
-    for _ in range(3):
-        for step in range(1, 101):
+    tick = _Ticks(total=9, progress=None, expect=told.append)
+    for _ in range(9):
+        for step in range(1, ends + 1):
             now[0] += 0.1
             tick.within(step, 100)
         now[0] += checks  # of what was found, without a word
         tick("searched")
-    assert [one.words for one in told[1:]] == ["about 4 minutes for 2 searches"][: words - 1]
-    assert told[0].seconds == pytest.approx(30.0)
+    assert [one.words for one in told[1:]] == again
+    assert told[0].seconds == pytest.approx(90.0)
 
 
 @pytest.mark.slow

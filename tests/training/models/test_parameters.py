@@ -154,11 +154,15 @@ def test_what_normalises_by_the_batch_in_evaluation_mode_too_is_refused():
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
-def test_a_recurrent_layer_is_refused_with_the_one_that_takes_its_weights(kind):
+def test_a_recurrent_layer_is_refused_with_the_one_that_takes_its_weights(kind, monkeypatch):
     layer = getattr(nn, kind)(3, 4)
     with pytest.raises(ValueError, match=rf"use opacus\.layers\.DP{kind}, which takes the same"):
         validate_model(nn.ModuleList([layer]))
     getattr(opacus.layers, f"DP{kind}")(3, 4).load_state_dict(layer.state_dict())
+    validate_model(nn.ModuleList([layer]), evaluated=True)
+    name, draw = _own(monkeypatch, lambda _shape, _classes: layer), torch.Generator()
+    with pytest.raises(ValueError, match="feeds numbers to a recurrent layer"):
+        build_model(name, input_shape=(3,), classes=4, generator=draw, evaluated=True)
 
 
 def test_attention_passes_and_is_refused_where_it_is_random():
