@@ -206,6 +206,20 @@ class Residuals:
             )
         return found
 
+    def fault(self, watched: WatchedRound) -> str:
+        """Which contribution is another than by the oracle, in words; empty where none is."""
+        groups = [pair for pair in watched.columns() if not isinstance(pair[0], NoiseSources)]
+        for (group, made), column in zip(groups, self._columns(watched), strict=True):
+            left = np.linalg.norm(made.double().numpy() - column.values, axis=1)
+            wrong = ~(left <= column.rounding)
+            if isinstance(group, Contributions) and wrong.any():
+                at = int(wrong.argmax())
+                return (
+                    f"a contribution of agent {group.owners[at]} is off by {left[at]:.2g} from the "
+                    f"sum over its records, where rounding accounts for {column.rounding[at]:.2g}"
+                )
+        return ""
+
     def _residual(
         self,
         watched: WatchedRound,

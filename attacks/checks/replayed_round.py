@@ -130,6 +130,7 @@ class Replay(Engine):
 
     Attributes:
         moved: where another record's place in a batch changed, in words; empty where nowhere.
+        elsewhere: the last round, where agents held other records: as it was recorded.
     """
 
     keeps_to_turns = False  # a record that is changed takes part in every round
@@ -141,6 +142,7 @@ class Replay(Engine):
         self._taken_out = frozenset[int]()
         self._batches: Mapping[int, Tensor] = {}
         self.moved = ""
+        self.elsewhere: WatchedRound | None = None
         setting, like = run.setting, run.engine
         if like.layout != "given":
             # The layout in use: another one would round otherwise.
@@ -218,8 +220,9 @@ class Replay(Engine):
             self._run.again(self, watched, recorded=recorded)
         finally:
             self._first = None
-        made = placed(calls.calls, torch.device("cpu"))
-        return self._differences(watched, to_cpu(recorded), made)
+        made, found = placed(calls.calls, torch.device("cpu")), to_cpu(recorded)
+        self.elsewhere = replace(watched, recorded=found) if shards else None
+        return self._differences(watched, found, made)
 
     def _change_store(self, others: Mapping[int, Examples]) -> None:
         """Put changed shards into the setting and into the engine's own store."""

@@ -36,7 +36,7 @@ from ...training.step.floor import INITIAL, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from .chosen_records import Chosen, choose_records
-from .recording import RecordedColumns, WatchedRound
+from .recording import RecordedColumns, Residuals, WatchedRound
 from .replayed_round import Change, Judge, Replay, Verdict, same_numbers
 from .result import Check
 from .watched_run import WatchedRun
@@ -150,6 +150,12 @@ def _check(
                 engine, refused = Replay(run), refused + 1
                 continue
             compared += found.compared
+            # In another world the sums are those of its records, whatever else a batch holds.
+            if engine.elsewhere is not None and not found.fault:
+                compared += run.setting.graph.agents
+                if off := Residuals(engine.setting).fault(engine.elsewhere):
+                    words = f"round {watched.number}, made again on other records: {off}."
+                    return Check.exact(_NAME, words, tests=compared, passed=False)
             # That of a real record is a statistic of the data, and would be told without noise.
             share = max(share, found.share if pass_.made else 0.0)
             replays += 1
