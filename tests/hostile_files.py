@@ -507,7 +507,7 @@ _RING = Cells(name="t", scale="small", swept={"small": {"graph.name": ["ring"]}}
 _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
     Reader("attacks/foreign/score_file.py", ("text",), "s.csv",
-           b"score,included,split\n" + b"0.5,1,test\n-1,0,threshold\n" * 9, read_scores),
+           b"score,included\n" + b"0.5,1\n-1,0\n" * 9, read_scores),
     Reader("attacks/inversion/checkpoint.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),

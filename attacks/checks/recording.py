@@ -60,7 +60,10 @@ class WatchedRound:
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             batch = shard.take(torch.arange(shard.size) if at is None else at.unique())
-            found.append(Examples(batch.inputs.cpu().to(setting.dtype), batch.targets.cpu()))
+            inputs = batch.inputs.cpu()
+            if inputs.is_floating_point():  # indices stay as they are
+                inputs = inputs.to(setting.dtype)
+            found.append(Examples(inputs, batch.targets.cpu()))
         return found
 
     @property

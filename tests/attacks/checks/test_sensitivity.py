@@ -136,7 +136,9 @@ def test_inputs_that_are_indices_pass():
     setting = Setting(
         graph=ring(3), model=net, shards=shards, sampling_rate=0.5, device=torch.device("cpu")
     )
-    assert checked(watch(setting, bound_to("dpdl", ring(3)), rounds=2)).passed
+    run = watch(setting, bound_to("dpdl", ring(3)), rounds=2)
+    assert message_check(run).passed
+    assert checked(run).passed
 
 
 class Counted(NamedTuple):
