@@ -48,6 +48,8 @@ _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away be
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
 _DETERMINED = 1e-2  # the same of a picture that the equations determine: a ReLU on its edge turns
 _ROUNDED = 5.0  # times what rounding of messages may leave
+RANK_ONE = "rank one"
+"""The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
 _ALIKE = 1e-3  # of derivatives of two losses that are one
 _APART = 1e-3  # sine of the angle to another record's derivative
@@ -424,9 +426,7 @@ FIRST_LAYER = Stage(name="first layer", solve=_averaged, proves=Proof.NOTHING, n
 STAGES = (
     FIRST_LAYER,
     Stage(name="exact", solve=_read, whole=False, alone=True),
-    Stage(
-        name="rank one", solve=_repeated, whole=False
-    ),  # of what is not as it is declared behind that layer
+    Stage(name=RANK_ONE, solve=_repeated, whole=False),  # not as declared behind that layer
     Stage(name="imprint", solve=_isolated, several=None),  # of models that were crafted
     Stage(name="patches", solve=lambda at, _: _patched(at, embedded_patches(at))),
     Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),

@@ -368,7 +368,8 @@ class OtherLoss:
             return (
                 "the record is exact by the first layer alone; the rest of the gradient is not of "
                 "the declared model and loss, as under dropout, momentum or weight decay; where "
-                "a column of that layer was masked, the record has a zero that says nothing"
+                "that layer's weight and bias were scaled apart, as by a clip of each tensor, the "
+                "record is a multiple of it, and where a column was masked, its zero says nothing"
             )
         exact = "what is exact is so under any loss of the outputs"
         said = "the gradient is of another loss or clip than the one declared"

@@ -315,9 +315,10 @@ def build_problem(
         notes += said
         if (least := least_records(observation, network, facts.input_shape)) > facts.records:
             raise InputError(
-                f"records={facts.records} cannot make a gradient of rank {least} in a first linear "
-                f"layer: it adds up at least {least} records, of a larger batch, several batches "
-                f"(momentum, local steps) or several senders; give records={least} or more"
+                f"records={facts.records} makes no gradient of rank {least} in a first linear "
+                f"layer, unless its numbers were cut one by one: it adds up at least {least} "
+                "records, of a larger batch, several batches (momentum, local steps) or several "
+                f"senders; give records={least} or more, or the gradient as it was before a cut"
             )
     posed = Posed(
         model=network,

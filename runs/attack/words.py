@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...attacks.exact.stages import count_proven
+from ...attacks.exact.stages import RANK_ONE, count_proven
 from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
@@ -42,6 +42,8 @@ def conclusion(found: GradientAttack) -> str:
         some = "the record" if records == 1 else f"{proven} of {records} records"
         rest = " The others were searched for." if proven < supported else ""
         some += f" but for {found.open} of its numbers" if found.open else ""
+        if RANK_ONE in found.stage:
+            some += ", or a multiple of it where weight and bias were scaled apart,"
         return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
     some = "the record" if records == 1 else f"{supported} of {records} records"
     if found.residual_of_noise:

@@ -257,8 +257,8 @@ def test_a_plugin_of_pytest_finds_faults_and_passes_the_sound_twin(tmp_path):
     (tmp_path / "test_mine.py").write_text(f"FAULTS = {['', *wrong]}" + PROJECT)
     ran = subprocess.run(
         f"{sys.executable} -m pytest -p {points['pytest11']['overhear']} --overhear-seconds 9 "
-        f"-p no:cacheprovider -n0 --rootdir {tmp_path} {tmp_path}".split(),
-        env={**os.environ, "PYTHONPATH": str(root)},
+        f"-p no:cacheprovider --rootdir {tmp_path} {tmp_path}".split(),
+        env={**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

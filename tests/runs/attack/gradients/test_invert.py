@@ -510,6 +510,7 @@ def test_behind_the_first_layer_a_mask_or_a_momentum_hides_nothing():
     found = attack(write({**named("gradient", total), **parameters(model)}), model="my_model:build")
     assert (found.stage, found.labels) == (["rank one"], [1])
     assert "by the first layer alone" in found.notes[-1]
+    assert "or a multiple of it where weight and bias were scaled apart" in found.conclusion
     assert (load_file("found/reconstruction.safetensors")["inputs"] - x).abs().max() < 1e-5
 
 
