@@ -82,7 +82,6 @@ def build_problem(
     box = build_box(bounds, shape, dtype=dtype)
     posed = observation.to(device=HOST)
     posed = replace(posed, gradient=posed.gradient.to(dtype), points=posed.points.to(dtype))
-    posed, _ = recognised(posed, model, classes=classes)
     if labels is None and not preset.joint_labels:
         labels = recover_labels(posed, model, classes=classes)
     if prior_image is not None:
@@ -347,6 +346,10 @@ def reconstruct(
             "not searched for; use reconstruct_tokens"
         )
     # The problem on the device; a checkpoint knows it by name.
+    where = observation.gradient.device if device is None else device
+    observation = observation.to(device=HOST)
+    if not imprints:  # crafted models leave most of a gradient at 0 themselves
+        observation, _ = recognised(observation, model, classes=classes)
     problem = build_problem(
         observation,
         model,
@@ -357,7 +360,6 @@ def reconstruct(
         labels=labels,
         prior_image=prior_image,
     )
-    where = observation.gradient.device if device is None else device
     problem = replace(problem, imprints=tuple(imprints), device=where)
     kept = None if checkpoint is None else Checkpoint(path=checkpoint, problem=name_of(problem))
     problem = problem.to(device=home_of(problem.device))

@@ -79,6 +79,7 @@ READ_BY_ATTACKS = {
     ("attacks/exact/first_layer.py", "residual"): "what is left of an equation is told",
     ("attacks/exact/first_layer.py", "rounding_of_input"): "what rounding may leave is told",
     ("attacks/exact/first_layer.py", "_size"): "what is left of a cast is told",
+    ("attacks/exact/first_layer.py", "repeated_input"): "a rank is looked at once",
     ("attacks/exact/first_layer.py", "_cast"): "what a cast left is told",
     ("attacks/exact/first_layer.py", "left_by_two"): "one record is told from two",
     ("attacks/exact/first_layer.py", "shows_several"): "a rank is looked at once",

@@ -53,7 +53,6 @@ def test_a_batch_is_rebuilt_without_noise_and_not_with_it(algorithm, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="since casts are recognised a search finds it before the imprint does")
 def test_behind_pooling_a_record_is_rebuilt_piece_by_piece(tmp_path):
     own = ["model.name='cnn'", "attack.batch=1", "attack.images=3"]
     train_run(read(tmp_path, *own), tmp_path / "out")
