@@ -38,6 +38,7 @@ _MISFIT = 10.0  # deviations by rounding that a true record leaves: 1 to 5
 _ERROR = 0.005  # of a pixel, root mean square: 46 dB
 _WORST = 0.05  # of any pixel
 _LABELLED = 1e-3
+_SMALL = 1e-3  # of the largest number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -72,6 +73,12 @@ class _Level:
     variance: Tensor
 
 
+def _is_masked(sizes: Tensor) -> bool:
+    """Whether numbers are 0 where none is small: those of a saturated network go on for decades."""
+    held = sizes[sizes > 0]
+    return len(held) < len(sizes) and bool(held.min() > _SMALL * held.max())
+
+
 def censored_record(problem: Problem) -> Censored | None:
     """The record and label of a batch of one, from the gradient of a network of sigmoids or tanhs.
 
@@ -84,7 +91,7 @@ def censored_record(problem: Problem) -> Censored | None:
     observation, box, shape = problem.observation, problem.box, problem.shape
     if observation.records != 1 or observation.is_noisy or not observation.is_plain:
         return None
-    if observation.rounding > 0:
+    if observation.rounding > 0 or _is_masked(observation.gradient[0].abs()):
         return None
     values = unflatten(problem.model, observation.points[0, 0].double())
     gradients = unflatten(problem.model, observation.gradient[0].double())

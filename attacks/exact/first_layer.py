@@ -368,15 +368,14 @@ def repeated_input(problem: Problem) -> Tensor | None:
             break
     else:
         return None
-    # One row has rank 1, of whatever batch and mask.
-    if float(left[:, 0].abs().topk(2).values[1]) * float(values[0]) <= edge:
+    if _is_one_row(left[:, 0], float(values[0]), edge):
         return None
     # The right direction is the input beside a 1 for the bias, up to a factor.
     direction, last = right[0], abs(float(right[0, -1]))
     if last * float(values[0]) <= rounded:
         return None
     found = (direction[:-1] / direction[-1]).reshape(problem.shape)
-    if float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS:
+    if _are_signs(found):
         return None
     # The error that rounding leaves; within it the record lies in its box.
     error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
@@ -393,6 +392,29 @@ def repeated_input(problem: Problem) -> Tensor | None:
     least = _APART * edge / float(values[0])
     apart = angle_of_others(problem, pixels, left[:, 0])
     return box.inputs(pixels)[None] if apart > least else None
+
+
+def _is_one_row(direction: Tensor, size: float, edge: float) -> bool:
+    """Whether rows but for one are rounding, which has rank 1 of whatever batch and mask."""
+    return float(direction.abs().topk(2).values[1]) * size <= edge
+
+
+def _are_signs(found: Tensor) -> bool:
+    """Whether all numbers are near 0, 1 or -1, as of steps that keep signs alone."""
+    return float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS
+
+
+def may_be_made(problem: Problem, inputs: Tensor) -> bool:
+    """Whether a linear layer that is the whole network has a gradient of signs, or of one row.
+
+    Any gradient of rank 1 is some record's there, under some loss: nothing else speaks for one.
+    """
+    if (name := _layer(problem)) is None or len(list(problem.model.parameters())) > 2:
+        return False
+    joint = joint_of(unflatten(problem.model, problem.observation.gradient[0]), name).double()
+    left, values, _ = torch.linalg.svd(joint, full_matrices=False)
+    edge = _OFF * float(values[0])
+    return _are_signs(inputs) or _is_one_row(left[:, 0], float(values[0]), edge)
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:

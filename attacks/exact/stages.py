@@ -29,6 +29,7 @@ from .first_layer import (
     first_linear_input,
     fitted,
     left_by_two,
+    may_be_made,
     open_numbers,
     repeated_input,
     residual,
@@ -379,6 +380,8 @@ def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: floa
 def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:
     """A batch that some loss of the outputs explains, with what its derivative says of that."""
     seen, inputs = problem.observation, inputs.to(problem.box.span)
+    if seen.records == 1 and may_be_made(problem, inputs):
+        return None
     fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
     if fit is None or not fit.left <= max(allowed, _allowed(seen)):
         return None

@@ -43,6 +43,16 @@ def wide(input_shape, classes):
 
 def flat(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(16, classes))
+
+
+def digits(input_shape, classes):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def sigmoid(input_shape, classes):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 2))
 """
 
 
@@ -476,6 +486,35 @@ def test_what_was_done_to_a_gradient_is_seen_and_allowed_for(name):
     assert ("but for" in found.conclusion) is (found.open > 0)
     off = (load_file("found/reconstruction.safetensors")["inputs"] - batch()[0]).abs().max()
     assert off < ERRORS[name]
+
+
+@pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize("step", ["adam", "ternary", "one row", "sound"])
+def test_of_one_layer_alone_neither_signs_nor_a_row_are_a_record(step):
+    model = mine("digits")
+    sent = gradients(model, shape=(1, 8, 8))
+    rows = torch.arange(10)[:, None] == 1
+    made = {
+        "adam": lambda g: g / (g.abs() + 1e-8),
+        "ternary": lambda g: (g / g.abs().max()).round(),
+        "one row": lambda g: g * (rows if g.ndim > 1 else rows[:, 0]),
+        "sound": lambda g: 0.5 * g,
+    }[step]
+    sent = {n: made(g) for n, g in sent.items()}
+    path = write({**named("gradient", sent), **parameters(model)}, input_shape="1,8,8")
+    found = attack(path, model="my_model:digits", classes=10)
+    assert found.conclusion.startswith("A leak is shown") is (step == "sound")
+
+
+@pytest.mark.usefixtures("bare", "quick")
+def test_a_mask_over_a_binary_record_is_not_a_saturated_network():
+    model = mine("sigmoid")
+    sent = gradients(model, inputs=(batch(shape=(1, 8, 8))[0] < 0.3).float())
+    every = torch.cat([g.flatten().abs() for g in sent.values()])
+    least = every.topk(len(every) // 10).values[-1]
+    made = {n: g * (g.abs() >= least) for n, g in sent.items()}
+    path = write({**named("gradient", made), **parameters(model)}, input_shape="1,8,8")
+    assert attack(path, model="my_model:sigmoid", classes=2).stage != ["censored"]
 
 
 @pytest.mark.usefixtures("bare", "quick")
