@@ -60,10 +60,8 @@ class WatchedRound:
         for agent, at in enumerate(self.recorded.batches[call]):
             shard = self.planted[agent] if at is None else setting.shards[agent]
             batch = shard.take(torch.arange(shard.size) if at is None else at.unique())
-            inputs = batch.inputs.cpu()
-            if inputs.is_floating_point():  # indices stay as they are
-                inputs = inputs.to(setting.dtype)
-            found.append(Examples(inputs, batch.targets.cpu()))
+            dtype = setting.dtype if batch.inputs.is_floating_point() else None  # not of indices
+            found.append(Examples(batch.inputs.to("cpu", dtype), batch.targets.cpu()))
         return found
 
     @property

@@ -107,7 +107,6 @@ class Differences:
     messages: bool  # whether the messages that left are those of the first run
     functions: bool  # whether functions got the same values, secrets apart, and gave the same
     noise: bool  # whether the same noise was drawn
-    taken_out: frozenset[int]  # agents whose record took part in the first run, and not in this one
 
     def beside(self, other: Differences) -> Differences:
         """How the round differs from another replay of it, in place of the first run."""
@@ -266,7 +265,6 @@ class Replay(Engine):
             functions=_same(_tensors(calls, hides), _tensors(watched.calls, hides))
             and _same(recorded.known, first.known),
             noise=_same(recorded.noise, first.noise),
-            taken_out=self._taken_out,
         )
 
 

@@ -76,7 +76,7 @@ class _Level:
 def _is_masked(sizes: Tensor) -> bool:
     """Whether numbers are 0 where none is small: those of a saturated network go on for decades."""
     held = sizes[sizes > 0]
-    return len(held) < len(sizes) and bool(held.min() > _SMALL * held.max())
+    return 0 < len(held) < len(sizes) and bool(held.min() > _SMALL * held.max())
 
 
 def censored_record(problem: Problem) -> Censored | None:

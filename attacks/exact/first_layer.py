@@ -414,7 +414,8 @@ def may_be_made(problem: Problem, inputs: Tensor) -> bool:
     joint = joint_of(unflatten(problem.model, problem.observation.gradient[0]), name).double()
     left, values, _ = torch.linalg.svd(joint, full_matrices=False)
     edge = _OFF * float(values[0])
-    return _are_signs(inputs) or _is_one_row(left[:, 0], float(values[0]), edge)
+    one_row = len(joint) > 1 and _is_one_row(left[:, 0], float(values[0]), edge)
+    return one_row or (len(joint) > 1 and _are_signs(inputs))  # of one output nothing is proven
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:

@@ -9,6 +9,7 @@ gradients are subtracted and the rest remains as an observation of fewer records
 from __future__ import annotations
 
 import enum
+import functools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -336,12 +337,9 @@ def _part(problem: Problem, inputs: Tensor, labels: Tensor) -> Found:
     """Certified records, and the gradient of the others."""
     seen = problem.observation
     left = seen.records - len(inputs)
-    rows = torch.stack(
-        [
-            sent_gradients(seen, problem.model, inputs=x[None], targets=y[None]).detach()
-            for x, y in zip(inputs, labels, strict=True)
-        ]
-    )  # (F, K, D)
+    of = functools.partial(sent_gradients, seen, problem.model)
+    pairs = zip(inputs[:, None], labels[:, None], strict=True)
+    rows = torch.stack([of(inputs=x, targets=y).detach() for x, y in pairs])  # (F, K, D)
     shares = shares_of(problem, inputs, rows[:, 0])  # times records: 1 under the declared loss
     rest = (seen.gradient * seen.records - (shares[:, None, None] * rows).sum(dim=0)) / left
     if float(shares.max() - shares.min()) <= _ALIKE * float(shares.max()):
@@ -435,9 +433,7 @@ STAGES = (
     Stage(name="patches at their places", solve=lambda at, _: _patched(at, attended_patches(at))),
     Stage(name="peeling", solve=_peeled, alone=True),
     Stage(name="censored", solve=_censored, alone=True),
-    Stage(
-        name="certified", solve=_separated, several=True, whole=False
-    ),  # on the CPU, as LAPACK's work
+    Stage(name="certified", solve=_separated, several=True, whole=False),
     Stage(name="one direction", solve=_alike, proves=Proof.NOTHING),  # several have one, too
 )
 """In the order in which they are tried, until one finds something."""

@@ -100,6 +100,8 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
         "batch": "how often the batch holds every token",
         "set": "which tokens the batch holds",
     }[tokens.decided]
+    if tokens.decided == "set" and not found.relative_residual <= _FAILED:
+        what += ", if its rows are those of the model, as no batch that was tried makes it,"
     return f"A leak is shown: {what} can be had from the gradient by algebra."
 
 

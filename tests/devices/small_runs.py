@@ -83,6 +83,8 @@ READ_BY_ATTACKS = {
     ("attacks/exact/first_layer.py", "_cast"): "what a cast left is told",
     ("attacks/exact/first_layer.py", "left_by_two"): "one record is told from two",
     ("attacks/exact/first_layer.py", "shows_several"): "a rank is looked at once",
+    ("attacks/exact/first_layer.py", "_are_signs"): "a rank is looked at once",
+    ("attacks/exact/first_layer.py", "_is_one_row"): "a rank is looked at once",
     ("attacks/exact/stages.py", "_tells_labels"): "a rank is looked at once",
     ("attacks/exact/first_layer.py", "angle_of_others"): "a rank is looked at once",
     ("attacks/problem/observation.py", "rounding_of"): "what a cast left is told",

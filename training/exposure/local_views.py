@@ -159,9 +159,10 @@ class LocalViews:
                 np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends
             ]
             rows = rows[np.lexsort((*reversed(from_here), group))]
-        by_content = origin is not None
-        A, columns, names = _renamed(shared.contributions, rows, None, by_content=by_content)
-        B, _, _ = _renamed(shared.noise, rows, unknown, by_content=by_content)
+        A, columns, names = _renamed(
+            shared.contributions, rows, None, by_content=origin is not None
+        )
+        B, _, _ = _renamed(shared.noise, rows, unknown, by_content=origin is not None)
         vectors = _by_appearance(shared.vectors[columns[np.argsort(names)]])[1]
         key = tuple(part.tobytes() for part in (*A, *B, vectors))
         problem = self.problems.get(key)

@@ -189,8 +189,8 @@ class SharedView:
         rows = csr_array(vstack([csr_array((0, width)), *parts]))
         message = np.full(rows.shape[0], -1)
         message[len(message) - sum(map(len, of_hidden)) :] = np.concatenate(of_hidden)
-        ends = [*places, *places_of_hidden]
-        numbered = [np.insert(of, 0, number, axis=1) for number, of in enumerate(ends)]
+        ends = enumerate([*places, *places_of_hidden])
+        numbered = [np.insert(of, 0, number, axis=1) for number, of in ends]
         self.places = np.concatenate([np.zeros((0, 3), dtype=int), *numbered])
         if without is not None:
             kept = np.flatnonzero((message >= 0) | (abs(rows) @ without.astype(float) == 0))

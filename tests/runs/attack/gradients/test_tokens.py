@@ -109,6 +109,16 @@ def test_two_records_are_whole_and_scored_beside_the_blind_guess():
     assert "every token at its place can be had from the gradient by algebra" in found.conclusion
 
 
+def test_rows_of_another_model_are_no_more_than_a_condition():
+    held = load_file("g.st")
+    held["gradient.words.weight"] = held["gradient.words.weight"].roll(5, dims=0)
+    save_file(held, "g.st", {"input_shape": "6", "records": "2"})
+    found = attack()
+    assert found.tokens is not None
+    assert found.tokens.decided == "set"
+    assert "if its rows are those of the model, as no batch that was tried" in found.conclusion
+
+
 def test_noise_that_hides_every_row_ends_in_the_blind_guess_and_its_power():
     torch.manual_seed(1)
     write("n.st", built(), noise_std=0.5)
