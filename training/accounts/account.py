@@ -66,12 +66,13 @@ _BY_ROUND = 6e-3  # seconds for a round of its own
 _BY_OPERATION = 0.9e-3  # seconds for an operation of one round, arithmetic included
 _BY_AGENT = 0.15e-3  # seconds for an agent of one round
 _BY_SUM = 0.6e-3  # seconds for an agent of one round and each sum of what it receives
-_BY_AGENT_OF_GRAPH = 1.5e-3  # seconds for an agent of one more graph, in which few stand alike
+_BY_AGENT_OF_GRAPH = 2e-3  # seconds for an agent of one graph, whose views are looked at
 _BY_LINK = 30e-6  # seconds for a link of one graph
 _BY_BATCH = 1e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
 _BASE_MEGABYTES, _MEGABYTES_BY_ROUND, _MEGABYTES_BY_AGENT = 40.0, 0.05, 6e-3
 _MEGABYTES_BY_LINK, _MEGABYTES_BY_BATCH = 2e-3, 0.5
+_MEGABYTES_BY_PAIR = 1e-5  # of agents: the weights, and which of them are links
 
 
 class WorkEstimate(NamedTuple):
@@ -184,7 +185,7 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
     links = max(of.receivers.size for of in graph.graphs)
     by_agent = _BY_AGENT + _BY_SUM * done["sum_in"] + _BY_BATCH * math.pow(batches - 1, _POWER)
     by_round = _BY_ROUND + _BY_OPERATION * done.total() + by_agent * graph.agents
-    by_graph = _BY_LINK * links + (_BY_AGENT_OF_GRAPH * graph.agents if graphs > 1 else 0.0)
+    by_graph = _BY_LINK * links + _BY_AGENT_OF_GRAPH * graph.agents
     sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return WorkEstimate(
@@ -192,6 +193,7 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
         megabytes=_BASE_MEGABYTES
         + (1 + 2 * sets) * apart * held
         + links * _MEGABYTES_BY_LINK
+        + graph.agents**2 * _MEGABYTES_BY_PAIR
         + batches * _MEGABYTES_BY_BATCH,
         apart=apart,
         links=links,

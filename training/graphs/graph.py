@@ -81,7 +81,9 @@ class Graph:
     sums: Sums = field(init=False)
 
     def __post_init__(self) -> None:
-        weights = np.array(self.weights, dtype=np.float64)  # (A, A), a copy of its own
+        weights = np.asarray(self.weights, dtype=np.float64)  # (A, A)
+        if weights.flags.writeable or weights.base is not None:
+            weights = weights.copy()  # which its giver cannot change
         object.__setattr__(self, "sums", check_mixing(self.name, weights, connected=self.connected))
         receivers, senders = np.nonzero(weights)  # row-major, so already (receiver, sender)
         derived = {

@@ -89,6 +89,7 @@ def mixing_weights(
     receivers, senders = np.nonzero(links)
     weights[receivers, senders] = 1.0 / (1.0 + np.maximum(degree[receivers], degree[senders]))
     np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
+    weights.setflags(write=False)  # a graph keeps it as it is, and memory that was never written
     return weights
 
 

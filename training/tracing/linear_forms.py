@@ -387,9 +387,9 @@ class LinearForms:
             if least < _COEFFICIENTS[0] or most > _COEFFICIENTS[1]:
                 wrong = least if least < _COEFFICIENTS[0] else most
                 raise UndeclaredOperation(
-                    f"scaling to coefficients of {wrong:.3g}, where float32 underflows or "
+                    f"scaling to coefficients of up to {wrong:.3g}, where float32 underflows or "
                     f"overflows: they must lie in [{_COEFFICIENTS[0]:.3g}, {_COEFFICIENTS[1]:.3g}] "
-                    "or be 0; choose other units"
+                    "or be 0; choose other units, or mix less often in a round"
                 )
 
     def only(self, mask: np.ndarray) -> LinearForms:

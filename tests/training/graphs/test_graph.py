@@ -24,6 +24,15 @@ def test_a_directed_cycle_is_accepted_and_not_symmetric():
     assert graph.senders.tolist() == [0, 1, 1, 2, 2, 3, 0, 3]
 
 
+def test_a_read_only_view_of_weights_that_may_change_is_copied():
+    given = np.full((2, 2), 0.5)
+    seen = given[:]
+    seen.setflags(write=False)
+    graph = Graph(name="pair", weights=seen)
+    given[0] = (0.9, 0.1)
+    assert graph.weights[0].tolist() == [0.5, 0.5]
+
+
 def test_weights_are_copied_and_cannot_be_changed():
     weights = np.full((2, 2), 0.5)
     graph = Graph(name="pair", weights=weights)
