@@ -32,6 +32,7 @@ from ..graphs.participation import check_missing, number_of_sets
 from ..step.missing import alike_agents
 from ..step.perform import perform
 from ..step.script import Operation, TooManyOperations
+from ..tracing.linear_forms import NoiseSources
 from ..tracing.scripts import Basis, trace_round, with_copies
 from ..tracing.trace import check_noise
 from ..tracing.traced_round import TracedRound
@@ -67,6 +68,7 @@ _BY_OPERATION = 0.9e-3  # seconds for an operation of one round, arithmetic incl
 _BY_AGENT = 0.15e-3  # seconds for an agent of one round
 _BY_SUM = 0.6e-3  # seconds for an agent of one round and each sum of what it receives
 _BY_AGENT_OF_GRAPH = 2e-3  # seconds for an agent of one graph, whose views are looked at
+_BY_AGENT_OF_SHARED_NOISE = 60e-3  # seconds for an agent of one graph, where pairs share noise
 _BY_LINK = 30e-6  # seconds for a link of one graph
 _BY_BATCH = 1e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
@@ -185,7 +187,11 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
     links = max(of.receivers.size for of in graph.graphs)
     by_agent = _BY_AGENT + _BY_SUM * done["sum_in"] + _BY_BATCH * math.pow(batches - 1, _POWER)
     by_round = _BY_ROUND + _BY_OPERATION * done.total() + by_agent * graph.agents
-    by_graph = _BY_LINK * links + _BY_AGENT_OF_GRAPH * graph.agents
+    # Where agents share noise, linked rows span the graph.
+    sources = (g.known_to for g in one.groups if isinstance(g, NoiseSources))
+    spans = any(len(who) > 1 for known in sources for who in known)
+    of_view = _BY_AGENT_OF_SHARED_NOISE if spans else _BY_AGENT_OF_GRAPH
+    by_graph = _BY_LINK * links + of_view * graph.agents
     sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return WorkEstimate(
