@@ -158,7 +158,8 @@ class _Row:
 
 def _copies(tables: Sequence[Sequence[Line]], runs: int) -> Iterator[Remark]:
     """Rows over the setting that changes most and, where that shows no copy, over each other."""
-    long, steady = [long_form(held) for held in tables], []
+    long = [long_form(held) for held in tables]
+    steady: list[tuple[dict[str, list[str]], str]] = []
     for held in long:
         file, who = held[0].settings["file"], _who(held[0].settings)
         steady.append((constants := _constants(held, who), who))
