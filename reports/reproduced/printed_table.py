@@ -8,6 +8,7 @@ Whatever of a cell is not shown stands as its escape.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -31,8 +32,8 @@ _SPREADS |= {"ci", "±", "+-", "+/-"}
 _PERCENT = {"%", "percent", "pct"}
 # Heads of `overhear table` that are neither a setting nor a figure of the line alone.
 _LEFT_OUT = re.compile("difference|n|constant answer|ε .*")
-MISSING = {"", "-", "–", "—", "diverged"}
-_NUMBER = r"(?:[+-]?\d{1,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?|inf|∞)"
+MISSING = {"", "-", "–", "—", "diverged", "n/a", "N/A", "NA"}
+_NUMBER = r"(?:[+-]?(?=\.?\d)\d{0,30}(?:\.\d{1,30})?(?:e[+-]?\d{1,2})?|inf|∞)"
 _SPREAD = rf"(?:±|\+-|\+/-|\\pm) ?({_NUMBER}) ?%?|(\[{_NUMBER}, ?{_NUMBER}\]|\(n = \d+\))"
 _COMMA = re.compile(r"[+-]?\d+,\d")
 _CELL = re.compile(rf"({_NUMBER}) ?%? ?(?:{_SPREAD})?", re.ASCII | re.IGNORECASE)
@@ -69,7 +70,7 @@ class Line:
 
 def words_of(head: str) -> set[str]:
     """The words and signs in the name of a column, in small letters."""
-    return set(re.findall(r"[a-z]+\d*|[%±δ∆]|\+/?-", head.lower()))
+    return set(re.findall(r"[a-z]+\d*|[%±δ∆]|\+/?-", head.lower().replace("ε", "epsilon")))
 
 
 def kind_of(name: str) -> str:
@@ -105,6 +106,22 @@ def read_tables(paths: Sequence[Path], *, figures: Sequence[str] = ()) -> list[L
     ]
     if len(found) > _MOST_LINES:
         raise InputError(f"{len(found)} lines are more than {_MOST_LINES}; give fewer tables")
+    return found
+
+
+def long_form(lines: Sequence[Line]) -> Sequence[Line]:
+    """The lines of a table, where names of columns such as "acc ring 10" have settings in them."""
+    names = dict.fromkeys(name for line in lines for name in line.figures)
+    each = ((name, re.findall(r"[^\s,_/()=:]+", name)) for name in names)
+    of = {name: tuple(w for w in words if w.lower() != kind_of(name)) for name, words in each}
+    if len({*map(len, of.values())}) != 1 or len(names) * len(lines) > _MOST_LINES:
+        return lines
+    found = []
+    for line, words in itertools.product(lines, dict.fromkeys(of.values())):
+        figures = {kind_of(name): at for name, at in line.figures.items() if of[name] == words}
+        settings = {f"column {at}": word for at, word in enumerate(words, 1)}
+        if figures:
+            found.append(replace(line, settings={**line.settings, **settings}, figures=figures))
     return found
 
 

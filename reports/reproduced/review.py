@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from ...privacy.errors import InputError
 from ...privacy.published.whisper import whisper_constraint_10
 from ...runs.numbers import bound, figure
-from .printed_table import MISSING, SHARES, Line, Printed, kind_of, read_tables, words_of
+from .printed_table import MISSING, SHARES, Line, Printed, kind_of, long_form, read_tables, words_of
 
 _RARE = 0.01
 _LEAST = 3  # figures of a row
@@ -105,7 +105,12 @@ def review(paths: Sequence[Path], *, figures: Sequence[str] = (), runs: int = 20
             remarks.append(_fact("left out", words, file=file, columns=of))
         settings = [{k: v for k, v in line.settings.items() if k not in of} for line in held]
         tables.append([replace(a, settings=b) for a, b in zip(held, settings, strict=True)])
-    parts = (_impossible(lines), _claims(lines), _pixels(lines), *map(_orders, tables))
+    parts = (
+        _impossible(lines),
+        _claims(lines),
+        *map(_pixels, map(long_form, tables)),
+        *map(_orders, tables),
+    )
     remarks += itertools.chain(_copies(tables, runs), *parts)
     return sorted(remarks, key=lambda one: not one.is_finding)
 
@@ -151,32 +156,42 @@ class _Row:
     figures: Mapping[tuple[str, str], Printed]
 
 
-def _copies(tables: Iterable[Sequence[Line]], runs: int) -> Iterator[Remark]:
-    rows: list[_Row] = []
-    for held in tables:
+def _copies(tables: Sequence[Sequence[Line]], runs: int) -> Iterator[Remark]:
+    """Rows over the setting that changes most and, where that shows no copy, over each other."""
+    long = [long_form(held) for held in tables]
+    steady: list[tuple[dict[str, list[str]], str]] = []
+    for held in long:
         file, who = held[0].settings["file"], _who(held[0].settings)
-        constants = _constants(held, who)
-        rows += _rows_of(held, constants, who)
+        steady.append((constants := _constants(held, who), who))
         for name, keys in constants.items():
             words = (
                 f"{name or 'Every line'} has the same figures at all levels of {', '.join(keys)} "
                 f"in {file}; they can be of one run only where that does not enter it."
             )
             yield _fact("the same at all levels", words, file=file, of=name, settings=keys)
-    yield from _odd_constants([row for row in rows if row.is_constant])
-    shapes: dict[frozenset[tuple[object, bool]], list[_Row]] = {}
-    for row in rows:
-        shape = frozenset((key, of.spread is None) for key, of in row.figures.items())
-        shapes.setdefault(shape, []).append(row)
-    pairs = 0
-    for alike in shapes.values():
-        if _size(alike[0].figures) >= _LEAST:
-            pairs += math.comb(len(alike), 2)
-            yield from _same_rows(alike, runs)
-    words = f"{pairs} pair{'s' * (pairs != 1)} of rows could be compared."
-    if not pairs:
-        words += f" A row has {_LEAST} figures or more; --figure COLUMN names what holds figures."
-    yield _fact("compared", words, pairs=pairs)
+    others = dict.fromkeys(key for held in long for key in held[0].settings if key != "file")
+    for over in ("", *others):
+        views = zip(long if over else tables, steady, strict=True)
+        rows = [row for held, of in views for row in _rows_of(held, *of, over)]
+        shapes: dict[frozenset[tuple[object, bool]], list[_Row]] = {}
+        for row in rows:
+            shape = frozenset((key, of.spread is None) for key, of in row.figures.items())
+            shapes.setdefault(shape, []).append(row)
+        compared = [alike for alike in shapes.values() if _size(alike[0].figures) >= _LEAST]
+        rare = _RARE / (1 + len(others)) if over else _RARE
+        found = [one for alike in compared for one in _same_rows(alike, runs, rare)]
+        is_copied = any(one.is_finding for one in found)
+        if is_copied or not over:
+            yield from found
+        if not over:
+            yield from _odd_constants([row for row in rows if row.is_constant])
+            pairs = sum(math.comb(len(alike), 2) for alike in compared)
+            words = f"{pairs} pair{'s' * (pairs != 1)} of rows could be compared."
+            more = f" A row has {_LEAST} figures or more; --figure COLUMN names what holds figures."
+            words += more * (not pairs)
+            yield _fact("compared", words, pairs=pairs)
+        if is_copied:
+            return
 
 
 def _size(figures: Mapping[str, Printed] | Mapping[tuple[str, str], Printed]) -> int:
@@ -198,15 +213,18 @@ def _constants(lines: Sequence[Line], who: str) -> dict[str, list[str]]:
     return found
 
 
-def _rows_of(lines: Sequence[Line], constants: Mapping[str, list[str]], who: str) -> list[_Row]:
-    """The rows of one file; one alone where a setting makes no difference."""
+def _rows_of(
+    lines: Sequence[Line], constants: Mapping[str, list[str]], who: str, over: str
+) -> list[_Row]:
+    """The rows of a file over a setting, or that which changes most; one where none matters."""
     least = min(_size(line.figures) for line in lines)
     changes = {
         key: sum(a.settings[key] != b.settings[key] for a, b in itertools.pairwise(lines))
         for key in lines[0].settings
         if key not in ("file", who)
     }
-    over = max(changes, key=changes.__getitem__, default="") if least < _LEAST else ""
+    if not over and least < _LEAST:
+        over = max(changes, key=changes.__getitem__, default="")
     found: dict[tuple[str, ...], _Row] = {}
     for group in _groups(lines, over):
         name = group[0].settings.get(who, "")
@@ -261,7 +279,7 @@ def _may_be_one(one: _Row, two: _Row) -> bool:
     return all(words & loose for words in differ)
 
 
-def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
+def _same_rows(rows: Sequence[_Row], runs: int, rare: float) -> Iterator[Remark]:
     """Rows of one shape that are the same, and whether chance explains so many."""
     keys = list(rows[0].figures)
     classes: dict[tuple[Printed, ...], list[int]] = {}
@@ -275,16 +293,17 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
                 others.append(row)
         if found[1:]:
             same.append((found, len(others) - 1))
-    if not same:
+    bare = any(of.spread is None for of in rows[0].figures.values())
+    if not same or (bare and rare < _RARE):  # means alike over one setting make rows alike
         return
     from scipy.stats import poisson
 
     table = np.array([[_floats(row.figures[key]) for key in keys] for row in rows])
     values, spreads = table[..., 0], table[..., 1]
-    units = np.array([_unit(row.figures[key] for row in rows) for key in keys])
-    by_digits = bool(np.isnan(spreads).any())
-    if by_digits:
-        pairs, own, how = _by_digits(rows, values, units)
+    held = [[row.figures[key] for row in rows] for key in keys]
+    units = np.array([[_unit(o.value for o in of), _unit(o.spread for o in of)] for of in held]).T
+    if bare:
+        pairs, own, how = _by_digits(rows, values, units[0])
     else:
         pairs, own, how = _by_spreads(values, spreads, units, runs)
     # By the largest chance of a finding: how many repeat others, how many are expected to, and the
@@ -294,9 +313,9 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
     for most in {float(own[found[0]]) for found, times in same if times}:
         count = sum(times for found, times in same if own[found[0]] <= most)
         expected = float(sums[np.searchsorted(ranked, most * (1 + 1e-9), side="right") - 1])
-        odds = float(poisson.sf(count - 1, expected)) if by_digits else expected / count
+        odds = float(poisson.sf(count - 1, expected)) if bare else expected / count
         told[most] = (count, expected, odds)
-    most = max((at for at, (_, _, odds) in told.items() if odds <= _RARE), default=-1.0)
+    most = max((at for at, (_, _, odds) in told.items() if odds <= rare), default=-1.0)
     common = _apart(rows)[0]
     for found, times in same:
         shared, differ = _apart([rows[at] for at in found])
@@ -308,7 +327,7 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
         )
         if not times:
             words += " No setting differs that both state, so that they may be of one run."
-        elif not by_digits:
+        elif not bare:
             p = figure(own[found[0]], 2)
             words += f" Independent runs of equal true values do so with probability about {p}."
         numbers = [[line.number for line in rows[at].lines] for at in found]
@@ -322,7 +341,7 @@ def _same_rows(rows: Sequence[_Row], runs: int) -> Iterator[Remark]:
             f"{count} of {len(rows)} rows {'repeats another' if count == 1 else 'repeat others'}; "
             f"{figure(expected, 2)} are expected by chance of independent runs, {how}."
         )
-        words += f" So many have probability {figure(odds, 2)}." * by_digits
+        words += f" So many have probability {figure(odds, 2)}." * bare
         yield _fact("chance", words, count=count, expected=expected)
 
 
@@ -330,9 +349,9 @@ def _floats(printed: Printed) -> tuple[float, float]:
     return float(printed.value), math.nan if printed.spread is None else float(printed.spread)
 
 
-def _unit(figures: Iterable[Printed]) -> float:
-    """The unit of the last digit that any of some figures has."""
-    exponents = [one.value.as_tuple().exponent for one in figures if one.value.is_finite()]
+def _unit(numbers: Iterable[Decimal | None]) -> float:
+    """The unit of the last digit that any of some numbers has."""
+    exponents = [one.as_tuple().exponent for one in numbers if one is not None and one.is_finite()]
     return 10.0 ** min(map(int, exponents), default=0)
 
 
@@ -356,20 +375,22 @@ def _by_digits(rows: Sequence[_Row], values: Array, units: Array) -> tuple[Array
 
 
 def _by_spreads(values: Array, spreads: Array, units: Array, runs: int) -> tuple[Array, Array, str]:
-    """The same where each of the figures, (R, k), has a spread of so many runs."""
+    """The same where each of (R, k) figures has a spread of so many runs; both have units."""
+    unit, own_unit = units
 
     def chance(first: Array, second: Array) -> Array:
-        wide = np.maximum(first - units / 2, 0) ** 2 + np.maximum(second - units / 2, 0) ** 2
+        wide = np.maximum(first - own_unit / 2, 0) ** 2 + np.maximum(second - own_unit / 2, 0) ** 2
         with np.errstate(divide="ignore"):
-            means = np.minimum(units / np.sqrt(2 * np.pi * wide / runs), 1)
-            own = np.minimum(units / np.sqrt(np.pi * wide / (runs - 1)), 1)
+            means = np.minimum(unit / np.sqrt(2 * np.pi * wide / runs), 1)
+            own = np.minimum(own_unit / np.sqrt(np.pi * wide / (runs - 1)), 1)
         return (means * own).prod(axis=-1)
 
     from scipy.stats import chi2
 
     one, two = np.triu_indices(len(values), 1)
-    wide = (spreads[one] + units / 2) ** 2 + (spreads[two] + units / 2) ** 2
-    means, own = (np.maximum(np.abs(of[one] - of[two]) - units, 0) ** 2 for of in (values, spreads))
+    wide = (spreads[one] + own_unit / 2) ** 2 + (spreads[two] + own_unit / 2) ** 2
+    each = ((values, unit), (spreads, own_unit))
+    means, own = (np.maximum(np.abs(of[one] - of[two]) - at, 0) ** 2 for of, at in each)
     told = ((means * runs + own * 2 * (runs - 1)) / wide).sum(axis=1)
     near = told <= chi2.isf(_RARE, 2 * values.shape[1])
     how = f"by spreads of {runs} runs, which do not tell {near.sum()} of {len(near)} pairs apart"
@@ -419,7 +440,7 @@ def _impossible(lines: Sequence[Line]) -> Iterator[Remark]:
         elif kind in ("mse", "rmse"):
             low = 0.0
         for line, of in held:
-            (value, spread), half, most, why = _floats(of), _unit([of]) / 2, math.inf, ""
+            (value, spread), half, most, why = _floats(of), _unit([of.value]) / 2, math.inf, ""
             if top < math.inf:  # of two runs, which deviate most
                 most = math.sqrt(max(2 * (value - low + half) * (top - value + half), 0))
             if not low <= value <= top:
@@ -459,7 +480,8 @@ def _pixels(lines: Sequence[Line]) -> Iterator[Remark]:
         if not (ranges := [at for at, _ in implied if at < math.inf]):
             continue
         least, middle, most = min(ranges), float(np.median(ranges)), max(ranges)
-        usual = next((one for one in _RANGES if abs(middle / one - 1) < 0.1), None)
+        near = [one for at, of in implied for one in _RANGES if abs(at / one - 1) < 0.1 + of]
+        usual = next((one for one in _RANGES if 2 * near.count(one) > len(ranges)), None)
         meant, key = "none of 1, 2, 255", ""
         if usual is not None:
             meant, key = f"pixels in {_RANGES[usual]}", f"{usual:g}"
@@ -471,10 +493,10 @@ def _pixels(lines: Sequence[Line]) -> Iterator[Remark]:
         )
         yield _fact("data range", words, least=least, median=middle, largest=most)
         for (line, error, ratio), (at, slack) in zip(held, implied, strict=True):
-            if at * (1 + slack) < (floor := usual or 0.7 * middle):
+            if at * (1 + slack) < (usual or 0.0):
                 words = (
                     f"{_where(line.settings)}: MSE {error} and PSNR {ratio} imply a data range of "
-                    f"{at:.3g}, below {floor:.3g}; of the same pictures and range, a mean of PSNRs "
+                    f"{at:.3g}, below {usual:.3g}; of the same pictures and range, a mean of PSNRs "
                     "is at least the PSNR of the mean MSE."
                 )
                 yield _finding("MSE and PSNR", words, line=line.number, range=at)
@@ -488,7 +510,7 @@ def _implied(error: Printed, ratio: Printed) -> tuple[float, float]:
     mse, psnr = float(error.value), float(ratio.value)
     if not (0 < mse < math.inf and abs(psnr) < 1000):
         return math.inf, 0.0
-    slack = _unit([error]) / mse / 4 + _unit([ratio]) * math.log(10) / 40
+    slack = _unit([error.value]) / mse / 4 + _unit([ratio.value]) * math.log(10) / 40
     return math.sqrt(mse * 10 ** (psnr / 10)), 1.1 * slack
 
 
@@ -534,7 +556,8 @@ def _claims(lines: Sequence[Line]) -> Iterator[Remark]:
         by = {word: value for head, value in line.settings.items() for word in words_of(head)}
         names = words_of(line.settings.get(_who(line.settings, _ALGORITHM), ""))
         try:
-            epsilon, delta = float(by["epsilon"]), float(by["delta"])
+            text = f"{by['epsilon']} {by.get('delta') or by['δ']}".replace("−", "-")
+            epsilon, delta = map(float, re.sub("[{}$]", "", text.replace("10^", "1e")).split())
         except (KeyError, ValueError):
             continue
         if not (

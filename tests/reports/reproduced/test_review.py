@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -172,6 +173,18 @@ def test_few_digits_explain_rows_that_are_the_same(tmp_path):
     assert not any(one.is_finding for one in same)
 
 
+def test_spreads_have_digits_of_their_own(tmp_path):
+    """Means to .01 with spreads to .1: of 20 honest tables about two had a finding."""
+    draw, own = np.random.default_rng(4), re.compile(r"(\d\.\d)\d$")
+
+    def rounded(lines: list[str]) -> Path:
+        return written(tmp_path, "\n".join(own.sub(r"\1", line) for line in lines))
+
+    sound = [honest(draw, spread=0.1, digits=2) for _ in range(20)]
+    assert [found(rounded(lines)) for lines in sound] == [[]] * 20
+    assert found(rounded(copied(honest(draw, digits=2), 1))) == _SAME
+
+
 def test_a_single_cell_that_is_the_same_is_no_finding(tmp_path):
     text = _ROW + "ring,1,10,A,50.1,1.2\nfull,1,10,A,50.1,1.2\nring,1,10,B,50.4,1.3"
     assert found(written(tmp_path, text)) == []
@@ -209,6 +222,16 @@ _WHISPER = "algorithm,data,epsilon,delta\n{},{},40,1e-5"
 _BASE = "epsilon,algorithm,acc,f1,recall\n1,SGD,{0}\n2,SGD,{0}"
 _STEADY = "graph,epsilon,name,acc,f1,auc\n{0},1,SGD,98.5,98.6,{1}\n{0},2,SGD,98.5,98.6,{1}\n"
 _FIVE = "name,{}\na,0.9{p}\nb,1.2{p}\nc,1.3{p}\nd,-0.0{p}"
+_WIDE = (
+    "epsilon,algorithm,acc ring 10,acc ring 20,acc full 10,acc full 20\n1,A,{0},{1}\n2,A,{2},{3}"
+)
+_TWO = [f"8{at}.1 ± 1.{at},7{at}.5 ± 1.1" for at in range(4)]
+_TURNED = ["agents,graph,algorithm,acc,spread"]
+_TURNED += [f"{n},{graph},A,{n + 51.3},1.3" for n in (10, 20, 30) for graph in ("ring", "full")]
+_TURNED += ["10,star,A,70.2,1.1"]
+_PAIRS = "data,agents,MSE A,PSNR A,MSE B,PSNR B\n" + "".join(
+    f"digits,{n},0.10,{{}},0.05,13.0\n" for n in (10, 20, 30)
+)
 _SAME, _NO = ["rows that are the same"], ["impossible figure"]
 
 
@@ -228,6 +251,15 @@ _SAME, _NO = ["rows that are the same"], ["impossible figure"]
          _SAME),
         ([_STEADY.format("ring", 98.4) + _STEADY.partition("\n")[2].format("full", 98.3)],
          [_STEADY.format("ring", 98.4), _STEADY.format("ring", 98.3)], ["one figure differs"]),
+        ([_WIDE.format(*_TWO)], [_WIDE.format(_TWO[0], _TWO[0], *_TWO[2:])], _SAME),
+        (["\n".join(_TURNED).replace("30,full,A,81.3", "30,full,A,81.4")], ["\n".join(_TURNED)],
+         _SAME),
+        ([_PAIRS.format(10.0, 10.0, 10.0)], [_PAIRS.format(7.0, 10.0, 10.0)], ["MSE and PSNR"]),
+        *(([_WHISPER.format("LDP", "a")],
+           [_WHISPER.format("Whisper", "a").replace("1e-5", delta).replace("epsilon,delta", head)],
+           ["bound outside of its range"])
+          for delta, head in (("1e−5", "epsilon,delta"), ("$10^{-5}$", "epsilon,delta"),
+                              ("1e-5,80", "ε,δ,acc"))),
         ([_BASE.format(_THREE)], [f"{_BASE.format(_THREE)}\n4,SGD,{_OTHER}"], _SAME),
     ],
 )  # fmt: skip
@@ -317,6 +349,7 @@ _ATTACK = "data,attack,agents,MSE,PSNR,SSIM\n"
     ("lines", "kinds"),
     [
         ("mnist,none,10,0.10,10.0,20\nmnist,none,20,0.05,13.2,22\nmnist,none,30,0.02,17.0,50", []),
+        ("mnist,none,10,0.05,55,0.9\nmnist,none,20,0.05,52,0.9\nmnist,all,30,0.10,10.1,0.2", []),
         # Few that are rebuilt raise a mean of PSNRs, and not that of MSEs by as much.
         ("mnist,none,10,0.05,62,0.9\nmnist,none,20,0.10,10.1,0.2\nmnist,none,30,0.10,10.1,0.2", []),
         ("mnist,none,10,0.10,7.0,20.1\nmnist,none,20,0.05,13.2,22.4\nmnist,none,30,0.02,17.0,50",
@@ -382,6 +415,8 @@ def test_a_table_of_our_own_raises_nothing(tmp_path):
         ("graph,accuracy\nring,$83.5 \\pm 1.3$", "83.5 ± 1.3"),
         ("graph,accuracy,std\nring,83.50 %,1.3", "83.50 ± 1.3"),
         ("graph,unknown\nring,83.5+-1.3", "83.5 ± 1.3"),
+        ("graph,accuracy\nring,.835", "0.835"),
+        ("graph,accuracy,AUC\nring,n/a,83.5", "83.5"),
         ('graph,agents,PSNR of the attack\nring,10,"**11.5 [10.1, 12.3]**"', "11.5 [10.1, 12.3]"),
         ('graph,accuracy,95 % CI\nring,83.5,"[81, 86]"', "83.5 [81, 86]"),
         *((f"graph,accuracy,{head}\nring,83.5,1.3", "83.5 ± 1.3")
