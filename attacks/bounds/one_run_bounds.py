@@ -226,7 +226,6 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
-    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all."""
     if right == 0:
         return math.inf
     counts = {"canaries": canaries, "made": made, "right": right}
@@ -238,6 +237,14 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
         lows = curve.false_negative_rates(1.0 - grid).tolist()
         return _excess(lambda s: lows[bisect_right(steps, s) - 1], **counts, risk=risk)
 
+    return smallest_rejected(claim, over)
+
+
+def smallest_rejected(claim: Claim, over: Callable[[TradeOff], float]) -> float:
+    """Smallest scale of a sampled claim's noise for which `over` is above 0.
+
+    It is infinite if none is, and 0 if all are that can be resolved.
+    """
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
     if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
         return math.inf

@@ -57,6 +57,10 @@ class TradeOff(Protocol):
         """Delta at which the rounds lose at most epsilon >= 0 nats, an upper bound."""
         ...
 
+    def mean_delta(self, epsilon: float) -> float:
+        """The mean of delta in the two orders of data sets, each an upper bound."""
+        ...
+
 
 def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -> TradeOff:
     """Return the trade-off curve of FPR and FNR that no adversary beats.
@@ -120,6 +124,8 @@ class GaussianCurve:
         """Smallest delta for this epsilon >= 0, in nats."""
         return delta_from_mu(self.mu, epsilon)
 
+    mean_delta = delta  # the same in either order
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Lines:
@@ -161,8 +167,15 @@ class _SampledCurve:
     def delta(self, epsilon: float) -> float:
         check_real("epsilon", epsilon)
         check_epsilon(epsilon, most=math.inf)
-        worst = max(min(one.delta(epsilon) for one in way) for way in (self.ahead, self.back))
-        return min(1.0, worst)
+        return max(self._deltas(epsilon))
+
+    def mean_delta(self, epsilon: float) -> float:
+        return sum(self._deltas(epsilon)) / 2.0
+
+    def _deltas(self, epsilon: float) -> list[float]:
+        """Of either order."""
+        ways = (self.ahead, self.back)
+        return [min(1.0, *(one.delta(epsilon) for one in way)) for way in ways]
 
 
 def _false_negatives(ahead: Sequence[_Lines], back: Sequence[_Lines], rates: Array) -> Array:

@@ -1,3 +1,4 @@
+import bisect
 import math
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from overhear.attacks.bounds.lower_bounds import (
     LowerBound,
     from_total,
     ideal,
+    surest,
     total_error,
     upper_limit,
 )
@@ -19,7 +21,7 @@ from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_va
 from overhear.attacks.bounds.ranked import ideal_ranked, ranked
 from overhear.attacks.bounds.ranked import tail as ranked_tail
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
-from overhear.privacy.accounting.trade_off import GaussianCurve
+from overhear.privacy.accounting.trade_off import GaussianCurve, trade_off
 from overhear.privacy.participation import Event, Reach, poisson
 from tests.attacks.bounds.simulated_scores import simulated_scores
 from tests.attacks.bounds.tail_bound import tail
@@ -152,6 +154,48 @@ def test_ranked_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target, s
         assert sum(bound > target for bound in found) > 40
         assert np.median(found) > 1.02 * np.median(counted)
         assert np.median(found) == pytest.approx(ideal_ranked(claim, canaries=400, **HOW), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", [3.0, 8.0])
+def test_ranked_of_sampled_rounds_shows_more_than_counts_and_is_as_seldom_above_the_truth(target):
+    """More than 40 are above: read on the worse of both orders it would be 15 of 1,000."""
+    claim, top = _sampled(target, rounds=50), 500 // 3
+
+    def won(guesses: Guesses) -> int:
+        right = (guesses.scores > 0.0) == guesses.included
+        return int(right.sum() + 2 * right[surest(guesses, top)].sum())
+
+    drawn = sorted(_audits(claim, 500), key=won)
+    first = bisect.bisect_left(
+        drawn, x=True, key=lambda g: ranked(g, claim=claim, **HOW).exceeds(target)
+    )
+    assert 40 < AUDITS - first <= MOST_ABOVE
+    middle = ranked(drawn[AUDITS // 2], claim=claim, **HOW).epsilon
+    assert middle == pytest.approx(ideal_ranked(claim, canaries=500, **HOW), rel=0.03)
+    assert middle > 1.03 * ideal(claim, canaries=500, **HOW)
+
+
+def test_the_mean_of_both_orders_is_what_one_sampled_round_loses():
+    z, curve = np.linspace(-12.0, 13.0, 200_001), trade_off({(1.0, 0.1): 1})
+    out = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    inside = 0.9 * out + 0.1 * out * np.exp(z - 0.5)
+    for x in (0.0, 0.05, 0.5):
+        ways = ((inside, out), (out, inside))
+        both = [np.maximum(a - math.exp(x) * b, 0.0).sum() * (z[1] - z[0]) for a, b in ways]
+        assert curve.mean_delta(x) == pytest.approx(sum(both) / 2.0, rel=1e-2)
+        assert curve.delta(x) == pytest.approx(max(both), rel=1e-2)
+
+
+@pytest.mark.slow
+def test_noise_that_is_too_small_to_be_tried_is_not_rejected():
+    """Who sees the round knows the coin of all that are in it: 9 of 10 here."""
+    rng, claim = np.random.default_rng(3), Claim(rounds={(0.1, 0.9): 1})
+    coins = rng.random(4000) < 0.5
+    seen = (coins & (rng.random(4000) < 0.9)) + rng.normal(size=4000) * 0.1
+    weight = 0.9 * np.exp(np.minimum((seen - 0.5) / 0.01, 700.0))
+    guesses = Guesses(scores=np.log(weight + 0.1), included=coins)
+    assert not ranked(guesses, claim=claim, **HOW).exceeds(200.0)
 
 
 @pytest.mark.parametrize(("canaries", "mu"), [(30, 0.5), (100, 1.0), (400, 1.6)])
