@@ -76,6 +76,7 @@ _CELLS = np.linspace(-7.0, 7.0, 57)  # of U, in standard deviations
 _REACH = 6.0  # square roots of r that B_r strays by with probability below 2e-31
 _STEPS = 32  # of B_r in a square root of r, where there are so many
 _ROUNDING = 1.0 + 1e-9
+_KINDS = 8  # of sampled rounds that differ; each takes half a second
 
 Array = NDArray[np.float64]
 
@@ -90,8 +91,8 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
         confidence: strictly between 0 and 1.
 
     Returns:
-        The bound; 0 where no noise is rejected. Of sampled rounds without noise, or where all
-        noise that can be resolved is rejected, that of `total_error`.
+        The bound; 0 where no noise is rejected. Of sampled rounds without noise or of more than
+        `_KINDS` kinds, or where all noise that can be resolved is rejected, that of `total_error`.
 
     Raises:
         ValueError: delta or confidence is out of range.
@@ -122,12 +123,7 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
 
 
 def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float:
-    """The `ranked` bound, in nats, of as many right guesses as the best attack expects.
-
-    >>> claim = Claim(rounds={(1.390594, 1.0): 1})  # epsilon 3.0 at delta 1e-5
-    >>> round(ideal_ranked(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
-    2.75
-    """
+    """The `ranked` bound, in nats, of as many right guesses as the best attack expects."""
     if not _has_order(claim, canaries):
         return ideal(claim, canaries=canaries, delta=delta, confidence=confidence)
     curve = trade_off((attained := attained_in_place(claim)).rounds, adjacency=attained.adjacency)
@@ -139,8 +135,10 @@ def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float
 
 def _has_order(claim: Claim, canaries: int) -> bool:
     """Whether the order of guesses is read, by which some are surest."""
-    told = family(claim) is not Family.ANY and 0.0 < declared_mu(claim) < math.inf
-    return told and canaries >= _PART
+    kind = family(claim)
+    if kind is Family.ANY or (kind is Family.SAMPLED and len(claim.events) > _KINDS):
+        return False
+    return 0.0 < declared_mu(claim) < math.inf and canaries >= _PART
 
 
 @lru_cache(maxsize=4096)
@@ -155,7 +153,7 @@ def _rejected(
     if family(claim) is Family.GAUSSIAN:
         mu = largest_mu(over)
         return declared_mu(claim) / mu if mu > 0.0 else math.inf, epsilon_from_mu(mu, delta)
-    scale = smallest_rejected(claim, over)
+    scale = smallest_rejected(claim, over, tails=False)
     return scale, 0.0 if scale == 0.0 else least_epsilon_at(claim, scale, delta)
 
 

@@ -62,13 +62,16 @@ class TradeOff(Protocol):
         ...
 
 
-def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -> TradeOff:
+def trade_off(
+    rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE, tails: bool = True
+) -> TradeOff:
     """Return the trade-off curve of FPR and FNR that no adversary beats.
 
     Args:
         rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs, or how
             often each `Event` does.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
+        tails: whether rates of 1e-8 are as precise as .1, which takes five times as long.
 
     Returns:
         A lower bound of the true curve, the worse of its two directions; the closed form if every
@@ -86,7 +89,7 @@ def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -
     if not orders:
         return GaussianCurve(mu=mu)
     lines = _known_lines if len(orders[0]) <= FEW_ROUNDS else _lines
-    read = [lines(order) for order in orders]
+    read = [lines(order, tails=tails) for order in orders]
     return _SampledCurve(ahead=read[0], back=read[-1])
 
 
@@ -197,14 +200,15 @@ def _first_at_most(falling: Array, bounds: Array) -> NDArray[np.int64]:
     return np.minimum(np.searchsorted(-falling, -bounds), falling.size - 1)
 
 
-def _lines(rounds: Sequence[Round]) -> tuple[_Lines, ...]:
+def _lines(rounds: Sequence[Round], *, tails: bool) -> tuple[_Lines, ...]:
     """One set of lines for the bulk of the loss and one for each depth of its upper tail."""
     missing = _MISSING / sum(r.count for r in rounds)
     step, depths = (0.005, _DEPTHS) if len(rounds) <= FEW_ROUNDS else (0.01, _DEPTHS_OF_MANY)
     discretised_pairs = [discretised_pair(r, missing=missing, step=step) for r in rounds]
     deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in discretised_pairs))
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
-    tilts += [tilt_for_delta(discretised_pairs, math.exp(-0.5 * depth**2)) for depth in depths]
+    for depth in depths if tails else ():
+        tilts.append(tilt_for_delta(discretised_pairs, math.exp(-0.5 * depth**2)))
     return tuple(_read(compose(discretised_pairs, tilt=tilt)) for tilt in tilts)
 
 
