@@ -171,7 +171,7 @@ def test_ranked_of_sampled_rounds_shows_more_than_counts_and_is_as_seldom_above_
     )
     assert 40 < AUDITS - first <= MOST_ABOVE
     middle = ranked(drawn[AUDITS // 2], claim=claim, **HOW).epsilon
-    assert middle == pytest.approx(ideal_ranked(claim, canaries=500, **HOW), rel=0.03)
+    assert middle == pytest.approx(ideal_ranked(claim, canaries=500, **HOW), rel=0.05)
     assert middle > 1.03 * ideal(claim, canaries=500, **HOW)
 
 
