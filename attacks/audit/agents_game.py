@@ -46,7 +46,7 @@ from .canary_noise import Residue
 from .game import Game, Scores
 from .observed_rows import ObservedRows, Projected, RowsSeen
 from .scores import first_block
-from .strength import likeliest, log_mixture
+from .strength import decided, likeliest, log_ratio
 
 # Score canaries that are all data of an agent, by the matched filter of an adversary's view.
 #
@@ -190,10 +190,9 @@ class Views:
             w = filtered.weights @ size
             q = _chance(draws, cohort, happened.recorded, host)
             # What is seen without noise decides by itself.
-            decided = None
-            if shows:
-                shown = filtered.revealing @ (noise + own)
-                decided = self._decided(shown, filtered.revealed @ size, q)
+            shown = (filtered.revealing @ (noise + own))[:, None]
+            whole = (filtered.revealed @ size)[:, None]
+            sure = float(decided(shown, whole, q=q, replace=self._replace)[0]) if shows else None
             found.append(
                 Observed(
                     name=name,
@@ -203,7 +202,7 @@ class Views:
                     rate=q,
                     s=float(w @ (noise + own)),
                     v=v,
-                    decided=decided,
+                    decided=sure,
                     noise=math.nan if drowned or not v > 0 else float(w @ noise) / math.sqrt(v),
                     part=int(planted.part[mine[0]]),
                     sign=float(np.sign(size.sum())),
@@ -211,18 +210,6 @@ class Views:
                 )
             )
         return found
-
-    def _decided(self, shown: Array, whole: Array, q: float) -> float:
-        """Where the noise cancels: what is shown is the whole vector, its opposite, or nothing."""
-        at = int(np.abs(whole).argmax())
-        if whole[at] == 0.0:
-            return 0.0
-        share = shown[at] / whole[at]
-        if share > 0.5:
-            return math.inf
-        if self._replace:
-            return -math.inf if share < -0.5 else 0.0
-        return math.log1p(-q) if q < 1 else -math.inf
 
     def _planted(
         self, happened: HappenedRound, directions: Directions, taking_part: Mapping[int, int]
@@ -277,9 +264,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
         q = every[0][1].rate
         told = slice(None) if len(s) >= _FEWEST else slice(0)
         strength = likeliest(s[told], v[told], q=q, replace=replace)
-        ratio = log_mixture(strength.exponent(s, v), q)
-        if replace:
-            ratio = ratio - log_mixture(strength.exponent(-s, v), q)
+        ratio = log_ratio(strength, s, v, q=q, replace=replace)
         # A round that is sure of its answer votes, and adds no ratio.
         sure = np.array([math.nan if o.decided is None else o.decided for _, o in every])
         ratio = np.where(np.isnan(sure), ratio, sure)
@@ -571,10 +556,6 @@ def unit_change(asked: LocalSteps) -> float:
 
     Raises:
         ValueError: (nearly) nothing, so that no canary can be planted.
-
-    >>> from overhear.training.step.values import ALL
-    >>> unit_change(LocalSteps(steps=3, learning_rate=0.5, batch=ALL, clip_norm=1.0))
-    -1.5
     """
     change = direction = 0.0
     for _ in range(asked.steps):

@@ -61,11 +61,6 @@ def drawn_norms(
 
     Of the first three of four, by chance, are log-uniform from 1 to 1,000 and the fourth from there
     to `far`; the others are log-uniform from a half to 1.
-
-    >>> how = {"far": furthest(torch.float32, 1.0), "generator": np.random.default_rng(0)}
-    >>> norms = drawn_norms(2, 4, 1, **how)
-    >>> [[float(f"{norm:.3g}") for norm in row] for row in norms]
-    [[81.4, 2040000.0, 1.33, 1590.0, 0.569], [547.0, 27600000000.0, 154.0, 42.7, 0.523]]
     """
     powers = generator.random((agents, long + short))
     norms = np.array([_FAR] * long + [SHORTEST] * short) ** powers
@@ -76,11 +71,7 @@ def drawn_norms(
 
 
 def furthest(dtype: torch.dtype, clip_norm: float) -> float:
-    """The longest gradient, in clip norms, that no engine may drop or refuse: 1e-4 of what squares.
-
-    >>> f"{furthest(torch.float32, 1.0):.2g}", f"{furthest(torch.float32, 1e6):.2g}"
-    ('1.8e+15', '1.8e+09')
-    """
+    """The longest gradient, in clip norms, that no engine may drop: 1e-4 of what it can square."""
     return max(_FAR, math.sqrt(torch.finfo(dtype).max) / 1e4 / max(1.0, clip_norm))
 
 
@@ -94,11 +85,6 @@ class Directions:
 
     Raises:
         ValueError: more directions than coordinates.
-
-    Examples:
-        >>> ways = Directions(3, 8, generator=np.random.default_rng(0))
-        >>> ways.project(ways.vector(1)[None]).round(decimals=6).tolist()
-        [[0.0, 1.0, 0.0]]
     """
 
     def __init__(self, count: int, dimension: int, *, generator: np.random.Generator) -> None:
@@ -186,9 +172,6 @@ def coded(targets: Tensor, codes: Tensor) -> Tensor:
     """Targets (B,) or (B, K) with codes (B,) behind them: (B, 2) or (B, K + 1).
 
     In float32 a code is exact up to 2^24, which is more than canaries there are.
-
-    >>> coded(torch.tensor([0.5, 2.5]), torch.tensor([0, 3])).tolist()
-    [[0.5, 0.0], [2.5, 3.0]]
     """
     wide = targets[:, None] if targets.ndim == 1 else targets
     return torch.cat([wide, codes[:, None].to(wide)], dim=1)
@@ -497,11 +480,6 @@ def with_codes_behind(shards: Sequence[Held], codes: Mapping[int, Tensor]) -> li
     Args:
         shards: the records of each agent.
         codes: by agent (n,) of its canaries, none of which is 0.
-
-    >>> from overhear.training.data.load import Examples
-    >>> one = Examples(torch.ones(1, 2), torch.tensor([0.5]))
-    >>> with_codes_behind([one], {0: torch.tensor([3])})[0].targets.tolist()
-    [[0.5, 0.0], [0.5, 3.0]]
     """
     return [_behind(shard, codes.get(agent, _NONE)) for agent, shard in enumerate(shards)]
 
@@ -525,16 +503,6 @@ def with_codes_in_place(
         sampler: of the run.
         rounds: of the run.
         generator: of the places.
-
-    >>> from overhear.training.data.load import Examples
-    >>> from overhear.privacy.batches.sampling import Drawing, Scheme
-    >>> three = Examples(torch.ones(3, 1), torch.full((3,), 0.5))
-    >>> cyclic = Sampler(drawn=(Drawing(Scheme.CYCLIC, 3, 1, 3),), order_seed=0)
-    >>> secret = np.random.default_rng(0)
-    >>> with_codes_in_place(
-    ...     [three], {0: torch.tensor([-1])}, sampler=cyclic, rounds=1, generator=secret
-    ... )[0].targets.tolist()  # in the first batch, the only one of one round
-    [[0.5, -1.0], [0.5, 0.0], [0.5, 0.0]]
     """
     found = []
     for agent, shard in enumerate(shards):

@@ -60,17 +60,6 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     Args:
         noise: by adversary.
         replace: whether the game is +u against -u.
-
-    >>> rng = np.random.default_rng(0)
-    >>> shape = (2, 6, 50)
-    >>> of = CanaryNoise(
-    ...     name="eavesdropper", standard=0.7 * rng.normal(size=shape), information=np.ones(shape),
-    ...     part=np.zeros(shape), sign=np.ones(shape), norms=np.full(shape, 100.0),
-    ...     host=np.arange(2), run=np.zeros(2, dtype=int), rounds=np.arange(6), rate=np.ones(6),
-    ... )
-    >>> found = absent_check([of], replace=False)
-    >>> found.passed, f"{found.p:.0e}"
-    (False, '6e-27')
     """
     found, values = Finding(), 0
     for of in noise:

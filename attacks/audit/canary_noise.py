@@ -141,16 +141,6 @@ def of_renewed_size(of: CanaryNoise) -> Array:
         (H, T, n): of each host and round those in the batch by sign and those that are not, each
         with the mean and the length of as many standard normal draws. Independent standard
         normals if the draws of each such group are independent normals of one mean and size.
-
-    >>> rng = np.random.default_rng(0)
-    >>> shape = (2, 6, 50)
-    >>> small = CanaryNoise(
-    ...     name="eavesdropper", standard=0.1 * rng.normal(size=shape), information=np.ones(shape),
-    ...     part=np.zeros(shape), sign=np.ones(shape), norms=np.full(shape, 100.0),
-    ...     host=np.arange(2), run=np.zeros(2, dtype=int), rounds=np.arange(6), rate=np.ones(6),
-    ... )
-    >>> f"{small.standard.std():.2f} {of_renewed_size(small).std():.2f}"
-    '0.10 1.03'
     """
     rng = np.random.default_rng(0)
     found = of.standard.copy()

@@ -40,15 +40,6 @@ def heard_check(heard: Sequence[ObservedNoise]) -> Check:
 
     Args:
         heard: of each run and adversary; runs of one adversary are tested together.
-
-    >>> rng = np.random.default_rng(0)
-    >>> e = rng.normal(size=(12, 4, 100))
-    >>> sound = [ObservedNoise("eavesdropper", list(e), np.zeros(0))]
-    >>> heard_check(sound).passed
-    True
-    >>> e[1:] = 0.8 * e[1:] + 0.6 * e[:-1]  # one of the same size, of which rounds go together
-    >>> heard_check([ObservedNoise("eavesdropper", list(e), np.zeros(0))]).passed
-    False
     """
     found, values, along, lagged = Finding(), 0, 0, (0, 0)
     for of in _joined(heard):
@@ -97,9 +88,6 @@ def least_scales(values: int, *, tests: int) -> tuple[float, float]:
 
     Returns:
         (less, more): deviations in units of the declared one.
-
-    >>> [round(scale, 3) for scale in least_scales(1000, tests=100)]
-    [0.843, 1.174]
     """
     from scipy.stats import chi2
 
@@ -117,9 +105,6 @@ def least_correlation(values: int, degrees: int, *, tests: int) -> float:
             of the round before.
         degrees: of the test.
         tests: among which the false-alarm rate is shared.
-
-    >>> round(least_correlation(10000, 400, tests=100), 3)
-    0.162
     """
     from scipy.optimize import brentq
     from scipy.stats import chi2, ncx2

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ from ..checks.reference_sums import Oracle
 from .canaries import LENGTH, Directions, HappenedRound, Released
 from .canary_noise import Residue
 from .observed_rows import ObservedRows, Projected, RowsSeen
-from .strength import likeliest, log_mixture, log_moved
+from .strength import DECLARED, decided, likeliest, log_ratio
 
 Array = NDArray[np.float64]
 
@@ -188,14 +188,12 @@ class Scorer:
             norms = planted.norms[mine[0]]
             # Likelihood ratios at the strength that canaries of full length have most likely.
             guessed = own[(norms[own] >= 1.0) & known[own]]
-            k = self._together
-            strength = likeliest(s[guessed], v[guessed], q=q, replace=self._replace, together=k)
-            ratio = log_moved(strength, s, v, q=q, together=k)
-            if self._replace:
-                ratio = ratio - log_moved(strength, -s, v, q=q, together=k)
+            game: Any = {"q": q, "replace": self._replace, "together": self._together}
+            ratio = log_ratio(likeliest(s[guessed], v[guessed], **game), s, v, **game)
             if matched_filter.is_perfect:
-                shown = matched_filter.revealing @ left
-                ratio = self._decided(shown, matched_filter.revealed @ size, q)
+                ratio = decided(
+                    matched_filter.revealing @ left, matched_filter.revealed @ size, **game
+                )
             total += np.where(known, ratio, 0.0)  # who is known to be elsewhere shows nothing
             if not (v[own] > 0).all():
                 continue
@@ -242,9 +240,7 @@ class Scorer:
                 there = own[row] @ (planted.size[mine] * planted.part[mine])
                 s = (left[row] + there) * size / energy[row]
                 v = size**2 / energy[row]
-                ratio = log_mixture(s - v / 2, q)
-                if self._replace:
-                    ratio = ratio - log_mixture(-s - v / 2, q)
+                ratio = log_ratio(DECLARED, s, v, q=q, replace=self._replace)
                 bound = max(b for b in bounds if b > 0)
                 mu = round(float(reach_of[row]) * bound / math.sqrt(energy[row]), 12)
                 key = (rows.messages[row], host)
@@ -254,17 +250,6 @@ class Scorer:
                     if held_so_far is None
                     else held_so_far.plus(mu, q, ratio)
                 )
-
-    def _decided(self, shown: Array, whole: Array, q: float) -> Array:
-        """Where the noise cancels: what is shown is the whole canary, its opposite, or nothing."""
-        of = np.abs(whole).argmax(axis=0)
-        every = np.arange(whole.shape[1])
-        share = shown[of, every] / whole[of, every]
-        out = self._together * math.log1p(-q) if q < 1 else -math.inf
-        if self._replace:
-            away = np.where(share < -0.5, -math.inf, 0.0)
-            return np.where(share > 0.5, math.inf, away)
-        return np.where(share > 0.5, math.inf, out)
 
     def planted(self, happened: HappenedRound) -> Planted:
         """What a round planted."""

@@ -59,13 +59,6 @@ def likeliest(s: Array, v: Array, *, q: float, replace: bool, together: int = 1)
         q: chance that a record that is there takes part.
         replace: whether the game is +u against -u.
         together: how many records of one person a canary is.
-
-    >>> rng = np.random.default_rng(0)
-    >>> v = np.full(500, 2.0)
-    >>> there = rng.random(500) < 0.1
-    >>> s = v * there + 0.5 * np.sqrt(v) * rng.normal(size=500)
-    >>> likeliest(s, v, q=0.2, replace=False)
-    Strength(gain=1.0, noise=0.5)
     """
     told = np.isfinite(s) & (v > 0)
     if not told.any():
@@ -92,6 +85,34 @@ def _explained(
     mixed = np.logaddexp(there, other) - math.log(2.0)
     alone = -0.5 * s**2 / v / one.noise**2 - math.log(one.noise)
     return float((mixed + alone).sum())
+
+
+def log_ratio(
+    strength: Strength, s: Array, v: Array, *, q: float, replace: bool, together: int = 1
+) -> Array:
+    """(n,) log-likelihood ratios of "there" against "not there", or of +u against -u, in nats.
+
+    Args:
+        strength, s, v, q, together: as of `log_moved`.
+        replace: whether the game is +u against -u.
+    """
+    moved = log_moved(strength, s, v, q=q, together=together)
+    return moved - log_moved(strength, -s, v, q=q, together=together) if replace else moved
+
+
+def decided(shown: Array, whole: Array, *, q: float, replace: bool, together: int = 1) -> Array:
+    """(n,) ratios where the noise cancels: shown is the whole canary, its opposite, or nothing.
+
+    Args:
+        shown, whole: (K, n) what is seen without noise, and what canaries add to it.
+        q, replace, together: as of `log_ratio`.
+    """
+    at = np.abs(whole).argmax(axis=0), np.arange(whole.shape[1])
+    share = np.divide(shown[at], whole[at], out=np.full(len(at[1]), math.nan), where=whole[at] != 0)
+    out = np.full(len(share), together * math.log1p(-q) if q < 1 else -math.inf)
+    if replace:
+        out = np.where(share < -0.5, -math.inf, 0.0)
+    return np.where(np.isnan(share), 0.0, np.where(share > 0.5, math.inf, out))
 
 
 def log_moved(strength: Strength, s: Array, v: Array, *, q: float, together: int = 1) -> Array:
@@ -124,11 +145,7 @@ def log_moved(strength: Strength, s: Array, v: Array, *, q: float, together: int
 
 
 def log_mixture(exponent: Array, q: float) -> Array:
-    """log(1 - q + q exp(exponent)), without overflow.
-
-    >>> log_mixture(np.array([0.0, 1e4]), 0.5).round(4).tolist()
-    [0.0, 9999.3069]
-    """
+    """log(1 - q + q exp(exponent)), without overflow."""
     if q >= 1:
         return exponent
     if q <= 0:

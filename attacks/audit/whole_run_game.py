@@ -48,7 +48,7 @@ from .game import CanaryGame, Played, Scores, layout_check
 from .observed_noise import heard_check
 from .observed_rows import DROWNED, Projected
 from .scores import BatchRates, Planted, Scorer
-from .strength import log_mixture
+from .strength import DECLARED, log_ratio
 from .whole_run_outcome import Column, MatchedFilter
 
 Array = NDArray[np.float64]
@@ -156,10 +156,6 @@ def worst_signs(M: Array, columns: Sequence[Column], pattern: Pattern) -> NDArra
         M: (columns, columns) the information of the run.
         columns: their rounds and bounds.
         pattern: the rounds of a record.
-
-    >>> M = np.array([[1.0, -0.5], [-0.5, 1.0]])
-    >>> worst_signs(M, [Column(1, 0, 1.0), Column(2, 0, 1.0)], EVERY).tolist()
-    [1, -1]
     """
     rounds = np.array([column.round for column in columns], dtype=int)
     bound = np.array([column.bound for column in columns])
@@ -346,15 +342,13 @@ class WholeRunScorer:
         self._along[told.adversary.name].append(alone.sum(axis=0)[told_of] / size[told_of])
         # The likelihood ratio: all turns for certain, or each by a coin.
         if turn.coin >= 1.0:
-            ratio = scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
-            against = -scores.sum(axis=0) - 0.5 * (c * (M @ c)).sum(axis=0)
+            s, v = scores.sum(axis=0)[None], (c * (M @ c)).sum(axis=0)[None]
         else:
             inside = np.where(of_round[:, None] == of_round[None, :], M, 0.0)
-            v = member @ (c * (inside @ c))
-            ratio = log_mixture(scores - v / 2, turn.coin).sum(axis=0)
-            against = log_mixture(-scores - v / 2, turn.coin).sum(axis=0)
+            s, v = scores, member @ (c * (inside @ c))
+        ratio = log_ratio(DECLARED, s, v, q=turn.coin, replace=self._replace)
         found = np.zeros(self._directions.count)
-        found[own] = ratio - against if self._replace else ratio
+        found[own] = ratio.sum(axis=0)
         residues = self._residues(
             host, rounds, alone, of=(c, part, np.array([of.norms[p, own] for of, p in at])),
             member=member, M=M,

@@ -76,9 +76,6 @@ class Evidence:
 
     Raises:
         ValueError: as many bets as there are, none of them undefined, and looks of at least 0.
-
-    >>> round(Evidence().odds, 3)
-    1.0
     """
 
     at_zero: Sequence[float] = _NOTHING
@@ -123,12 +120,6 @@ def after(
 
     Raises:
         ValueError: the threshold is not finite.
-
-    >>> coins = np.arange(1000) % 2 == 0
-    >>> guesses = Guesses(scores=np.where(coins, 1.0, -1.0), included=coins)
-    >>> weak = Claim(rounds={(1.0, 1.0): 1})  # allows no fewer than 31 % errors
-    >>> round(after(Evidence(), guesses, claim=weak, threshold=0.0).log_odds)
-    361
     """
     others, least = guesses, least_error(claim)
     if threshold is None:
@@ -146,11 +137,7 @@ def after(
 
 @lru_cache(maxsize=256)
 def least_error(claim: Claim) -> float:
-    """Least probability of a wrong guess of a fair coin that the claim allows, rounded down.
-
-    >>> round(least_error(Claim(rounds={(1.0, 1.0): 1})), 4)  # Phi(-1 / 2)
-    0.3085
-    """
+    """Least probability of a wrong guess of a fair coin that the claim allows, rounded down."""
     return max(0.0, 0.5 * (1.0 - total_variation(claim)))
 
 
@@ -161,19 +148,12 @@ def second_risk(attempt: int, *, risk: float, tested: int) -> float:
         attempt: the how manieth audit of this claim, from 1.
         risk: that a first look leads to a second although the claim holds.
         tested: how many claims the audit holds something against.
-
-    >>> second_risk(1, risk=0.05, tested=3), round(second_risk(6, risk=0.05, tested=3), 8)
-    (0.001, 4.687e-05)
     """
     return min(RISK, 0.5 * 0.5**attempt * _OF_CLAIMS / (risk * tested))
 
 
 def second_risk_of_links(attempt: int, *, risk: float) -> float:
-    """The same for all single messages together: over all audits they add up to LINKS * RISK.
-
-    >>> second_risk_of_links(1, risk=0.005)
-    0.001
-    """
+    """The same for all single messages together: over all audits they add up to LINKS * RISK."""
     return min(RISK, 0.5**attempt * LINKS * RISK / risk)
 
 
@@ -182,9 +162,6 @@ def decisive(evidence: Evidence, *, tested: int) -> bool:
 
     Raises:
         ValueError: nothing is tested.
-
-    >>> decisive(Evidence(looks=[20000.0]), tested=3), decisive(Evidence(), tested=1)
-    (True, False)
     """
     within("tested", tested, "[1, inf)")
     return evidence.log_odds >= math.log(tested / _OF_CLAIMS) - _ROUNDING
@@ -238,15 +215,6 @@ def headline(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
 
     Raises:
         ValueError: delta or confidence is out of range.
-
-    >>> coins = np.arange(5000) % 2 == 0
-    >>> scores = np.where(coins, 1.0, -1.0) - 4.0  # every guess at ratio 0 is "out"
-    >>> found = headline(
-    ...     Guesses(scores=scores, included=coins),
-    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
-    ... )
-    >>> found.name, found.threshold, round(found.epsilon, 1)
-    ('held-out threshold', -4.0, 42.2)
     """
     check_confidence(confidence)
     risk = 1.0 - confidence
@@ -270,16 +238,6 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
 
     Raises:
         ValueError: delta or confidence is out of range.
-
-    >>> coins = np.arange(5000) % 2 == 0
-    >>> scores = np.where(coins, 1.0, -1.0) + 3.0
-    >>> scores[:1800] = 6.0 - scores[:1800]  # 1,800 are wrong on either side of 3
-    >>> found = held_out(
-    ...     Guesses(scores=scores, included=coins),
-    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
-    ... )
-    >>> found.guesses, found.errors, round(found.epsilon, 2)
-    (4000, 1440, 2.67)
     """
     scores, included = guesses.scores, guesses.included
     setting = np.zeros(scores.size, dtype=bool)

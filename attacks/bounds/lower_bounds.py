@@ -63,9 +63,6 @@ class Guesses:
         ValueError: the shapes differ, there is no canary, a score is not a number, or so few or
             so many canaries are in that the coins were not fair.
         TypeError: included does not hold truth values.
-
-    >>> Guesses(scores=np.array([0.3, -1.0]), included=np.array([True, False])).scores.size
-    2
     """
 
     scores: NDArray[np.float64]
@@ -118,10 +115,6 @@ def errors_at_zero(guesses: Guesses, *, among: NDArray[np.intp] | None = None) -
     Args:
         guesses: (m,) scores and coins.
         among: indices of the canaries that are guessed; all of them by default.
-
-    >>> scores = np.array([0.3, -1.0, 0.0])
-    >>> errors_at_zero(Guesses(scores=scores, included=np.array([True, True, False])))
-    Errors(false_alarms=1, misses=1, out=1, inside=2)
     """
     chosen = slice(None) if among is None else among
     scores, included = guesses.scores[chosen], guesses.included[chosen]
@@ -137,10 +130,6 @@ def surest(guesses: Guesses, count: int) -> NDArray[np.intp]:
     """Indices of the `count` canaries whose ratio is farthest from 0, ties in the order given.
 
     Only scores decide, never coins.
-
-    >>> coins = np.array([True, False, True])
-    >>> surest(Guesses(scores=np.array([0.3, -1.0, 0.5]), included=coins), 2).tolist()
-    [1, 2]
     """
     return np.argsort(-np.abs(guesses.scores), kind="stable")[:count]
 
@@ -166,9 +155,6 @@ def best_threshold(scores: NDArray[np.float64], included: NDArray[np.bool_]) -> 
 
     Returns:
         0, or a place between two finite scores.
-
-    >>> best_threshold(np.array([-1.0, 2.0, 3.0, 5.0]), np.array([False, False, True, True]))
-    2.5
     """
     values = np.unique(scores[np.isfinite(scores)])
     tried = np.concatenate([[0.0], 0.5 * values[:-1] + 0.5 * values[1:]])
@@ -325,10 +311,6 @@ def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> fl
 
     Raises:
         ValueError: a value is outside its range.
-
-    >>> claim = Claim(rounds={(1.390594, 1.0): 1})  # epsilon 3.0 at delta 1e-5
-    >>> round(ideal(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
-    2.72
     """
     within("canaries", canaries, "[1, inf)")
     errors = 0.5 * canaries * (1.0 - total_variation(attained_in_place(claim)))
@@ -337,11 +319,7 @@ def ideal(claim: Claim, *, canaries: int, delta: float, confidence: float) -> fl
 
 
 def upper_limit(errors: float, trials: int, confidence: float) -> float:
-    """Clopper-Pearson one-sided upper limit of a rate, rounded up; 1 without trials.
-
-    >>> round(upper_limit(0, 100, 0.95), 6)  # 1 - .05^(1/100)
-    0.029513
-    """
+    """Clopper-Pearson one-sided upper limit of a rate, rounded up; 1 without trials."""
     from scipy.stats import beta
 
     check_confidence(confidence)

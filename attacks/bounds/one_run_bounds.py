@@ -145,16 +145,6 @@ def one_run_pure(
         ValueError: delta or confidence is out of range.
 
     Source: Steinke et al. 2023, Corollary 5.4.
-
-    >>> coins = np.arange(5000) % 2 == 0
-    >>> scores = np.where(coins, 1.0, -1.0)
-    >>> scores[:88] *= -1.0
-    >>> found = one_run_pure(
-    ...     Guesses(scores=scores, included=coins),
-    ...     claim=Claim(rounds={(1.39, 1.0): 1}), delta=1e-5, confidence=0.95,
-    ... )
-    >>> round(found.epsilon, 2)
-    1.34
     """
     del claim
     bound, right = _counted(
@@ -167,11 +157,7 @@ def one_run_pure(
 
 
 def guesses_made(canaries: int) -> int:
-    """How many canaries are guessed, fixed by their number alone.
-
-    >>> guesses_made(5000), guesses_made(300), guesses_made(40)
-    (500, 100, 40)
-    """
+    """How many canaries are guessed, fixed by their number alone."""
     return min(canaries, max(_LEAST_GUESSES, round(SHARE * canaries)))
 
 
@@ -179,12 +165,7 @@ def guesses_made(canaries: int) -> int:
 def largest_rejected_epsilon(
     *, canaries: int, made: int, right: int, delta: float, risk: float
 ) -> float:
-    """Largest epsilon under which so many right guesses have probability below `risk`.
-
-    >>> found = largest_rejected_epsilon(canaries=1000, made=100, right=75, delta=1e-4, risk=0.05)
-    >>> round(found, 3)  # as printed in Appendix D of the paper
-    0.673
-    """
+    """Largest epsilon under which so many right guesses have probability below `risk`."""
 
     def rejected(epsilon: float) -> bool:
         return _probability(canaries, made, right, epsilon=epsilon, delta=delta) < risk
@@ -226,7 +207,6 @@ def _largest_mu(*, canaries: int, made: int, right: int, risk: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk: float) -> float:
-    """Smallest scale of a sampled claim's noise that is rejected; infinite if none, 0 if all."""
     if right == 0:
         return math.inf
     counts = {"canaries": canaries, "made": made, "right": right}
@@ -238,13 +218,23 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
         lows = curve.false_negative_rates(1.0 - grid).tolist()
         return _excess(lambda s: lows[bisect_right(steps, s) - 1], **counts, risk=risk)
 
+    return smallest_rejected(claim, over)
+
+
+def smallest_rejected(
+    claim: Claim, over: Callable[[TradeOff], float], *, tails: bool = True
+) -> float:
+    """Smallest scale of a sampled claim's noise for which `over` is above 0.
+
+    It is infinite if none is, and 0 if all are that can be resolved; `tails` as of `trade_off`.
+    """
     lowest, most = math.log(2.0 * smallest_scale(claim)), math.log(_MOST_SCALE)
     if over(GaussianCurve(mu=0.0)) <= 0.0:  # even what releases nothing at all
         return math.inf
 
     def excess_at(x: float) -> float:
         scaled = at_scale(claim, math.exp(x))
-        return -over(trade_off(scaled.rounds, adjacency=scaled.adjacency))
+        return -over(trade_off(scaled.rounds, adjacency=scaled.adjacency, tails=tails))
 
     below: list[bool] = []  # whether no scale that can be resolved is left, once it is asked
 

@@ -16,7 +16,7 @@
 | symbol | name here | unit |
 |---|---|---|
 | t | won | - |
-| x, delta(x) | _LOSSES, TradeOff.delta | nats, probability |
+| x, delta(x) | _LOSSES, TradeOff.mean_delta, of both orders | nats, probability |
 | B_n(p) | binomial of n and p; the three are independent given U | - |
 | q(u) | 1 - e'(u), how sure the guess at u is | probability |
 
@@ -27,9 +27,12 @@ how they are distributed: only their signs and their order are used, and who bre
 know the coins. That is more than `total_error` asks, whose errors alone are independent: scores
 that share a scale which tells who is right do not meet it, nor do the losses of one model.
 
-**Proof.** (1) Lines lie under f: f(a) >= 1 - delta(x) - e^x a, and its mirror image. Their largest,
-g, is a trade-off curve, convex, symmetric and below f. So by theorem 2.10 each score is computed,
-with randomness of its own, from an observation z_i whose pair has curve g; the z_i are independent.
+**Proof.** (0) Of each canary a fair coin, which all see, turns round what is called "in" and "out",
+and the sign of its score. T is as before; f is symmetric now, even where that of sampled rounds is
+not, and its delta is the mean of both orders'. (1) Lines lie under f: f(a) >= 1 - delta(x) - e^x a,
+and its mirror image. Their largest, g, is a trade-off curve, convex, symmetric and below f. So by
+theorem 2.10 each score is computed, with randomness of its own, from an observation z_i whose pair
+has curve g; the z_i are independent.
 (2) Of the pair of g, guess the likelier side, and order by how sure that is. The region of the
 surest u has false-positive rate a on each side, with a + 1 - g(a) = u, and is wrong with
 probability a. Solved for a, the lines give e(u).
@@ -61,10 +64,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.accounting.trade_off import GaussianCurve, TradeOff
+from ...privacy.accounting.trade_off import TradeOff, trade_off
 from .lower_bounds import Guesses, LowerBound, errors_at_zero, ideal, surest, total_error
-from .mechanism import Claim, Family, declared_mu, family
-from .one_run_bounds import largest_mu
+from .mechanism import Claim, Family, attained_in_place, declared_mu, family, least_epsilon_at
+from .one_run_bounds import largest_mu, smallest_rejected
 
 _WEIGHT = 3  # of the surest against the others; 1.510 / .453 are the means of four classes
 _PART = 3  # of all canaries one in so many is among the surest
@@ -73,6 +76,7 @@ _CELLS = np.linspace(-7.0, 7.0, 57)  # of U, in standard deviations
 _REACH = 6.0  # square roots of r that B_r strays by with probability below 2e-31
 _STEPS = 32  # of B_r in a square root of r, where there are so many
 _ROUNDING = 1.0 + 1e-9
+_KINDS = 8  # of sampled rounds that differ; each takes half a second
 
 Array = NDArray[np.float64]
 
@@ -87,8 +91,8 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
         confidence: strictly between 0 and 1.
 
     Returns:
-        The bound; 0 where no noise is rejected. Of sampled rounds that of `total_error`: their
-        symmetric curve lies below that of either order of data sets, and counts may tell more.
+        The bound; 0 where no noise is rejected. Of sampled rounds without noise or of more than
+        `_KINDS` kinds, or where all noise that can be resolved is rejected, that of `total_error`.
 
     Raises:
         ValueError: delta or confidence is out of range.
@@ -106,40 +110,51 @@ def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -
     top = counted.canaries // _PART
     wrong = errors_at_zero(guesses, among=surest(guesses, top))
     won = counted.canaries - counted.errors + (_WEIGHT - 1) * (top - sum(wrong[:2]))
-    mu = _mu(counted.canaries, won, 1.0 - confidence)
+    scale, epsilon = _rejected(claim, counted.canaries, won, delta=delta, risk=1.0 - confidence)
+    if scale == 0.0:
+        return counted
     return replace(
         counted,
         name="ranked",
-        epsilon=epsilon_from_mu(mu, delta),
-        noise_scale=declared_mu(claim) / mu if mu > 0.0 else math.inf,
+        epsilon=epsilon,
+        noise_scale=scale,
         assumptions=counted.assumptions.replace("errors of canaries", "views of canaries"),
     )
 
 
 def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float:
-    """The `ranked` bound, in nats, of as many right guesses as the best attack expects.
-
-    >>> claim = Claim(rounds={(1.390594, 1.0): 1})  # epsilon 3.0 at delta 1e-5
-    >>> round(ideal_ranked(claim, canaries=5000, delta=1e-5, confidence=0.95), 2)
-    2.75
-    """
+    """The `ranked` bound, in nats, of as many right guesses as the best attack expects."""
     if not _has_order(claim, canaries):
         return ideal(claim, canaries=canaries, delta=delta, confidence=confidence)
+    curve = trade_off((attained := attained_in_place(claim)).rounds, adjacency=attained.adjacency)
     top = canaries // _PART
-    wrong, _ = _least_errors(GaussianCurve(mu=declared_mu(claim)), np.array([top / canaries, 1.0]))
+    wrong, _ = _least_errors(curve, np.array([top / canaries, 1.0]))
     won = math.floor(canaries * (1.0 - wrong[1]) + (_WEIGHT - 1) * (top - canaries * wrong[0]))
-    return epsilon_from_mu(_mu(canaries, won, 1.0 - confidence), delta)
+    return _rejected(claim, canaries, won, delta=delta, risk=1.0 - confidence)[1]
 
 
 def _has_order(claim: Claim, canaries: int) -> bool:
-    """Whether the order of guesses is read: of a Gaussian claim, by which some are surest."""
-    told = family(claim) is Family.GAUSSIAN and 0.0 < declared_mu(claim) < math.inf
-    return told and canaries >= _PART
+    """Whether the order of guesses is read, by which some are surest."""
+    kind = family(claim)
+    if kind is Family.ANY or (kind is Family.SAMPLED and len(claim.events) > _KINDS):
+        return False
+    return 0.0 < declared_mu(claim) < math.inf and canaries >= _PART
 
 
 @lru_cache(maxsize=4096)
-def _mu(canaries: int, won: int, risk: float) -> float:
-    return largest_mu(lambda curve: math.log(risk / tail(curve, canaries, won)))
+def _rejected(
+    claim: Claim, canaries: int, won: int, *, delta: float, risk: float
+) -> tuple[float, float]:
+    """The smallest scale of the noise that is rejected, and epsilon there; 0 if all are."""
+
+    def over(curve: TradeOff) -> float:
+        return math.log(risk / tail(curve, canaries, won))
+
+    if family(claim) is Family.GAUSSIAN:
+        mu = largest_mu(over)
+        return declared_mu(claim) / mu if mu > 0.0 else math.inf, epsilon_from_mu(mu, delta)
+    scale = smallest_rejected(claim, over, tails=False)
+    return scale, 0.0 if scale == 0.0 else least_epsilon_at(claim, scale, delta)
 
 
 def tail(curve: TradeOff, canaries: int, won: int) -> float:
@@ -169,7 +184,7 @@ def tail(curve: TradeOff, canaries: int, won: int) -> float:
 
 def _least_errors(curve: TradeOff, shares: Array) -> tuple[Array, Array]:
     """(K,) e(u) of these shares, and how sure the guess at each is."""
-    deltas = np.array([curve.delta(float(loss)) for loss in _LOSSES])
+    deltas = np.array([curve.mean_delta(float(loss)) for loss in _LOSSES])
     slopes = 1.0 / (1.0 + np.exp(_LOSSES))
     lines = slopes * (shares[:, None] - deltas)  # (K, losses)
     steepest = lines.argmax(axis=1)  # the surest of several

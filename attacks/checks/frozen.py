@@ -4,7 +4,8 @@ A training of the user's is held whole:
 
     generators   of Python, NumPy and torch: seeded
     clocks       a count of how often they were read, in milliseconds
-    entropy      `os.urandom`, and so `secrets`, SystemRandom and NumPy's fresh generators: a stream
+    entropy      `os.urandom`, `os.getrandom`, and so `secrets`, SystemRandom and NumPy's fresh
+                 generators: a stream
 
 Names that a module of the user's took for itself (`from time import time_ns`) are replaced there,
 too. What lies below Python, such as `torch.Generator().seed()`, goes on as it was.
@@ -27,8 +28,12 @@ import numpy as np
 import torch
 
 _SINCE = 1_700_000_000 * 10**9  # nanoseconds, of every clock
-_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 Place = tuple[Any, str]  # a module or class, and a name in it
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+CLOCKS: tuple[Place, ...] = tuple((time, f"{name}{of}") for name in _CLOCKS for of in ("", "_ns"))
+ENTROPY = tuple(  # the last is of `secrets`
+    place for place in ((os, "urandom"), (os, "getrandom"), (random, "_urandom")) if hasattr(*place)
+)
 
 
 @contextlib.contextmanager
@@ -98,9 +103,13 @@ def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[Place, Any]]:
         now = _SINCE + reads[0] * 10**6
         return now if unit == 1 else now / unit
 
-    for name in _CLOCKS:
-        yield (time, name), partial(clock, 10**9)
-        yield (time, f"{name}_ns"), partial(clock, 1)
+    def entropy(size: int, _flags: int = 0) -> bytes:
+        return stream.bytes(size)
+
+    for place in CLOCKS:
+        yield place, partial(clock, 1 if place[1].endswith("_ns") else 10**9)
+    for place in ENTROPY:
+        yield place, entropy
     real = dt.datetime
 
     class Alike(type):
@@ -115,8 +124,6 @@ def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[Place, Any]]:
         today = utcnow = now
 
     yield (dt, "datetime"), Frozen
-    yield (os, "urandom"), stream.bytes
-    yield (random, "_urandom"), stream.bytes
     plain, seeded = random.Random.seed, torch.manual_seed
 
     def seed(self: random.Random, a: Any = None, version: int = 2) -> None:

@@ -47,13 +47,6 @@ class Oracle:
 
     Raises:
         TypeError: something else.
-
-    >>> oracle = Oracle(nn.Linear(2, 2))
-    >>> batch = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([0, 1])
-    >>> of = {"batches": [batch], "holders": [0], "clip_norm": 1.0}
-    >>> sums = oracle.sums(torch.zeros(1, 1, 6), [0], **of)  # the parts on the bias: -.17 and .67
-    >>> [round(of, 4) for of in sums[0].tolist()]
-    [-0.416, -0.5547, 0.416, 0.5547, 0.3613, -0.3613]
     """
 
     def __init__(self, objective: nn.Module | Task) -> None:

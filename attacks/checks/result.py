@@ -86,14 +86,7 @@ class Check:
 
 
 class Finding:
-    """The worst of many tests, as they come.
-
-    >>> worst = Finding()
-    >>> worst.note(0.2, tests=10, what="a")
-    >>> worst.note(1e-9, tests=30, what="b")
-    >>> worst.tests, worst.what, f"{worst.p:.1e}", worst.passed
-    (40, 'b', '4.0e-08', False)
-    """
+    """The worst of many tests, as they come."""
 
     def __init__(self) -> None:
         self.tests = 0

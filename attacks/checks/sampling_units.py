@@ -35,11 +35,7 @@ class Coins(NamedTuple):
 
     @property
     def named(self) -> str:
-        """What has a coin.
-
-        >>> Coins(0.1).named, Coins(0.1, Per.USER).named
-        ('records', 'users')
-        """
+        """What has a coin."""
         return f"{self.per}s"
 
     def draw(self, run: WatchedRun, *, round: int, call: int, agent: int) -> Tensor:

@@ -43,11 +43,7 @@ _MOST_PAIRS = 5000  # of agents
 
 
 def enough_rounds(drawn: Sequence[Drawing]) -> int:
-    """Rounds of epochs in which an order can be told from another; 0 where there are none.
-
-    >>> enough_rounds([Drawing(Scheme.SHUFFLED, 50, 10, 50)])
-    300
-    """
+    """Rounds of epochs in which an order can be told from another; 0 where there are none."""
     return max((_EPOCHS * d.epoch for d in drawn if d.scheme.in_epochs), default=0)
 
 

@@ -26,11 +26,9 @@ import itertools
 import math
 import os
 import platform
-import random
 import secrets
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -44,7 +42,7 @@ from ...training.engine.engine import Engine
 from ...training.engine.randomness import Purpose, SecretRandomness
 from ...training.noise_tests.laws import at_least, binomial, least
 from ...training.tracing.trace import AlgorithmTrace
-from .frozen import Place, in_one_state
+from .frozen import CLOCKS, ENTROPY, Place, in_one_state
 from .result import Check, Finding
 from .sampler import drawn_batches, drawn_cohorts
 from .schemes import coincidence, mean_size
@@ -58,13 +56,11 @@ _TOLD = 34.0  # -log of the chance that two coins always fall alike
 _MOST_DRAWS = 1000.0  # holders times rounds of batches
 _ONE_AT_A_TIME = threading.Lock()
 _HELD = (
-    *((time, name) for name in ("time", "monotonic", "perf_counter", "process_time")),
-    *((time, f"{name}_ns") for name in ("time", "monotonic", "perf_counter", "process_time")),
+    *CLOCKS,
     *((os, name) for name in ("getpid", "getppid", "times", "uname")),
     *((of, name) for of, name in ((socket, "gethostname"), (platform, "node"))),
     *((uuid, name) for name in ("getnode", "uuid1")),
 )
-_ENTROPY = ((os, "urandom"), (os, "getrandom"), (random, "_urandom"))  # the last is of `secrets`
 
 
 class _Entropy:
@@ -99,17 +95,17 @@ def _held(entropy: _Entropy | None) -> Iterator[None]:
 
     def stand_in(place: Place) -> Any:
         real = getattr(*place)
-        given, told = entropy or real, None if place in _ENTROPY else _told_first(place)
+        given, told = entropy or real, None if place in ENTROPY else _told_first(place)
 
         def call(*a: Any, **k: Any) -> Any:
             if threading.get_ident() != mine:
                 return real(*a, **k)
-            return given(*a, **k) if place in _ENTROPY else told
+            return given(*a, **k) if place in ENTROPY else told
 
         return call
 
     with _ONE_AT_A_TIME:  # or the one that ends first would leave behind what it found
-        stand_ins = {place: stand_in(place) for place in (*_HELD, *_ENTROPY) if hasattr(*place)}
+        stand_ins = {place: stand_in(place) for place in (*_HELD, *ENTROPY) if hasattr(*place)}
         with in_one_state(stand_ins, seeds=(0, 0, 0)):
             yield
 

@@ -56,11 +56,7 @@ def to_cpu(recorded: Recorded) -> Recorded:
 
 
 def placed(what: _Of, device: torch.device) -> _Of:
-    """The same on a device: a tensor, a value, or a list or tuple of what is among these.
-
-    >>> placed([(torch.ones(1), 2.0)], torch.device("meta"))[0]
-    (tensor(..., device='meta', size=(1,)), 2.0)
-    """
+    """The same on a device: a tensor, a value, or a list or tuple of what is among these."""
     found: Any = what
     if isinstance(what, Tensor):
         found = what.to(device)
@@ -423,10 +419,6 @@ def chosen_rounds(
     Args:
         planned: of how many, numbered from 1.
         generator: of the system's entropy when None.
-
-    >>> found = chosen_rounds(4, planned=1000, generator=np.random.default_rng(0))
-    >>> found[0], found[1], found[-1], len(found)
-    (1, 2, 1000, 4)
     """
     within("rounds", rounds, "[1, inf)")
     if rounds >= planned:

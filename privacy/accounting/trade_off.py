@@ -57,14 +57,21 @@ class TradeOff(Protocol):
         """Delta at which the rounds lose at most epsilon >= 0 nats, an upper bound."""
         ...
 
+    def mean_delta(self, epsilon: float) -> float:
+        """The mean of delta in the two orders of data sets, each an upper bound."""
+        ...
 
-def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -> TradeOff:
+
+def trade_off(
+    rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE, tails: bool = True
+) -> TradeOff:
     """Return the trade-off curve of FPR and FNR that no adversary beats.
 
     Args:
         rounds: (noise_multiplier, sampling_rate) of each round, or how often each occurs, or how
             often each `Event` does.
         adjacency: "add-or-remove-one", "zero-out" or "replace-one".
+        tails: whether rates of 1e-8 are as precise as .1, which takes five times as long.
 
     Returns:
         A lower bound of the true curve, the worse of its two directions; the closed form if every
@@ -82,7 +89,7 @@ def trade_off(rounds: Rounds, *, adjacency: str = Adjacency.ADD_OR_REMOVE_ONE) -
     if not orders:
         return GaussianCurve(mu=mu)
     lines = _known_lines if len(orders[0]) <= FEW_ROUNDS else _lines
-    read = [lines(order) for order in orders]
+    read = [lines(order, tails=tails) for order in orders]
     return _SampledCurve(ahead=read[0], back=read[-1])
 
 
@@ -119,6 +126,8 @@ class GaussianCurve:
     def delta(self, epsilon: float) -> float:
         """Smallest delta for this epsilon >= 0, in nats."""
         return delta_from_mu(self.mu, epsilon)
+
+    mean_delta = delta  # the same in either order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,8 +170,15 @@ class _SampledCurve:
     def delta(self, epsilon: float) -> float:
         check_real("epsilon", epsilon)
         check_epsilon(epsilon, most=math.inf)
-        worst = max(min(one.delta(epsilon) for one in way) for way in (self.ahead, self.back))
-        return min(1.0, worst)
+        return max(self._deltas(epsilon))
+
+    def mean_delta(self, epsilon: float) -> float:
+        return sum(self._deltas(epsilon)) / 2.0
+
+    def _deltas(self, epsilon: float) -> list[float]:
+        """Of either order."""
+        ways = (self.ahead, self.back)
+        return [min(1.0, *(one.delta(epsilon) for one in way)) for way in ways]
 
 
 def _false_negatives(ahead: Sequence[_Lines], back: Sequence[_Lines], rates: Array) -> Array:
@@ -184,14 +200,15 @@ def _first_at_most(falling: Array, bounds: Array) -> NDArray[np.int64]:
     return np.minimum(np.searchsorted(-falling, -bounds), falling.size - 1)
 
 
-def _lines(rounds: Sequence[Round]) -> tuple[_Lines, ...]:
+def _lines(rounds: Sequence[Round], *, tails: bool) -> tuple[_Lines, ...]:
     """One set of lines for the bulk of the loss and one for each depth of its upper tail."""
     missing = _MISSING / sum(r.count for r in rounds)
     step, depths = (0.005, _DEPTHS) if len(rounds) <= FEW_ROUNDS else (0.01, _DEPTHS_OF_MANY)
     discretised_pairs = [discretised_pair(r, missing=missing, step=step) for r in rounds]
     deviation = math.sqrt(sum(p.count * p.cumulants(0.0)[2] for p in discretised_pairs))
     tilts = [1e-3 / max(deviation, 1.0)]  # next to none; none at all is not a tilt
-    tilts += [tilt_for_delta(discretised_pairs, math.exp(-0.5 * depth**2)) for depth in depths]
+    for depth in depths if tails else ():
+        tilts.append(tilt_for_delta(discretised_pairs, math.exp(-0.5 * depth**2)))
     return tuple(_read(compose(discretised_pairs, tilt=tilt)) for tilt in tilts)
 
 

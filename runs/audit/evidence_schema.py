@@ -256,6 +256,7 @@ class AuditedAdversary(Described):
     misses: Count | None = None
     verdict: RowVerdict
     estimators: list[Estimator]
+    """The one of `single_epsilon`, if any; up to four in files of older versions."""
     noise_scale: NotNegative | None = None
     """Largest multiple of the declared noise that is not rejected; below 1 contradicts it."""
     together: SecondLook | None = None

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...attacks.audit.canaries import drawn_norms, furthest
+from ...attacks.audit.strength import DECLARED, log_ratio
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
@@ -98,23 +99,11 @@ class GradientCanaries:
         at = torch.from_numpy(self._at).to(noisy.device)
         left = (noisy.detach()[at].double().cpu() - self._ordinary).numpy()
         # Without noise nothing is claimed; whatever is left of a canary then shows it.
-        self.scores += left / clip if std == 0 else ratio(left / std, mu=clip / std, rate=rate)
-
-
-def ratio(u: NDArray[np.float64], *, mu: float, rate: float) -> NDArray[np.float64]:
-    """Log-likelihood ratio of a step in which a record is at the rate, against none, in nats.
-
-    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=1.0)[0]), 2)
-    1.5
-    >>> round(float(ratio(np.array([2.0]), mu=1.0, rate=0.1)[0]), 3)
-    0.299
-    """
-    if rate >= 1.0:
-        return mu * u - mu**2 / 2.0
-    if rate <= 0.0:
-        return np.zeros_like(u)
-    inside = math.log(rate) + mu * u - mu**2 / 2.0
-    return np.logaddexp(math.log1p(-rate), inside)
+        if std == 0:
+            self.scores += left / clip
+        else:
+            s, v = left * clip / std**2, np.full_like(left, (clip / std) ** 2)
+            self.scores += log_ratio(DECLARED, s, v, q=rate, replace=False)
 
 
 class PlantedRows:

@@ -125,9 +125,6 @@ def positions_of(found: Any) -> NDArray[np.int64]:
     Raises:
         TypeError: no whole numbers.
         ValueError: a position below 0, or one that stands twice.
-
-    >>> positions_of([7, 2]).tolist()
-    [2, 7]
     """
     if isinstance(found, Tensor):
         found = found.detach().cpu().numpy()
@@ -185,11 +182,7 @@ class KeptTranscript:
 
 
 def kept_folder(log: Path) -> Path:
-    """Where the transcripts of a log lie.
-
-    >>> kept_folder(Path("ledger/agent-0.jsonl")).name
-    'agent-0.kept'
-    """
+    """Where the transcripts of a log lie."""
     return log.with_suffix(".kept")
 
 
@@ -332,11 +325,6 @@ def clipped_rows(each: Tensor, clip: float) -> Tensor:
 
     Raises:
         ValueError: parts of another length than the rows.
-
-    >>> from overhear.privacy.releases.lines import read_clip
-    >>> clip = read_clip({"parts": [2, 1], "each": 1.0})
-    >>> clipped_rows(torch.tensor([[3.0, 4.0, 0.5]]), clip).tolist()
-    [[0.6000000238418579, 0.800000011920929, 0.5]]
     """
     parts = clip.parts if isinstance(clip, Clip) else ()
     parts = parts or ((each.shape[1], float(clip)),)
@@ -496,10 +484,6 @@ def per_example(
 
     Returns:
         (point, positions, agent) -> (B, D).
-
-    >>> of = per_example(nn.Linear(2, 2), {0: (torch.ones(3, 2), torch.tensor([0, 1, 1]))})
-    >>> of(torch.zeros(6), np.array([0, 2]), agent=0)[0].tolist()
-    [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
     import copy
 

@@ -28,15 +28,6 @@ def tail(guesses: Guesses, *, threshold: float, delta: float, confidence: float)
 
     Raises:
         ValueError: a value is outside its range.
-
-    Examples:
-        >>> import numpy as np
-        >>> scores = np.repeat([2.0, 0.0, 2.0, 0.0], [300, 700, 50, 950])
-        >>> coins = np.repeat([True, False], 1000)
-        >>> found = tail(Guesses(scores=scores, included=coins), threshold=1.0, delta=1e-5,
-        ...     confidence=0.95)
-        >>> round(found.epsilon, 3)  # the rates have log(.3 / .05) = 1.79
-        1.424
     """
     check_delta(delta)
     check_confidence(confidence)
