@@ -15,7 +15,15 @@ _EXPLAINED = 0.01
 _FAILED = 0.5
 """Relative residual without noise above which it explains next to nothing of it."""
 
-_NOT_PROTECTED = "another attack may succeed"
+
+def _not_shown(found: GradientAttack, why: str) -> str:
+    """That nothing was shown; without noise nothing says that there is no leak."""
+    if found.noise_std:
+        return f"No leak shown: {why}; another attack may succeed."
+    return (
+        f"Undecided: {why}. Without noise a gradient may hold more than this attack reads, which "
+        "examines no signs and, of text, no parts (top-k); another attack may succeed."
+    )
 
 
 def conclusion(found: GradientAttack) -> str:
@@ -31,12 +39,11 @@ def conclusion(found: GradientAttack) -> str:
         return _of_tokens(found, found.tokens)
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
-        return _scored(found.scores, supported=supported, proven=count_proven(found.stage))
+        return _scored(found, found.scores)
     # Without the truth: how far the gradient speaks for what was found.
     if not supported:
-        return (
-            "No leak shown: nothing was found for which the gradient speaks beyond the public "
-            f"guess; {_NOT_PROTECTED}."
+        return _not_shown(
+            found, "nothing was found for which the gradient speaks beyond the public guess"
         )
     if proven := count_proven(found.stage):
         some = "the record" if records == 1 else f"{proven} of {records} records"
@@ -68,21 +75,22 @@ def conclusion(found: GradientAttack) -> str:
             f"A leak is possible: what was found leaves {left:.0%} of the gradient's norm "
             "unexplained, so at best it resembles the batch; try more restarts."
         )
-    return (
-        f"The attack failed: what was found leaves {left:.0%} of the gradient's norm unexplained. "
-        f"No leak shown; {_NOT_PROTECTED}."
-    )
+    return _not_shown(
+        found, f"the attack failed, and what was found leaves {left:.0%} of the gradient's norm "
+        "unexplained",
+    )  # fmt: skip
 
 
 def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
     # Under noise tokens stand out or do not; without it the certificate says what is known.
     if tokens.decided == "nothing":
-        return (
-            f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
-            f"tokens of random batches would; {_NOT_PROTECTED}."
+        return _not_shown(
+            found,
+            f"no token stands out of the noise, where {tokens.power:.1%} of the tokens of random "
+            "batches would"
             if found.noise_std
-            else f"No leak shown: no token of the batch was found; {_NOT_PROTECTED}."
+            else "no token of the batch was found",
         )
     if found.noise_std:
         known = sum(token >= 0 for row in tokens.tokens for token in row)
@@ -147,7 +155,7 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
     return lines
 
 
-def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
+def _scored(found: GradientAttack, scores: TruthScores) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
     if scores.axes:
         return (
@@ -158,16 +166,14 @@ def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
         return f"{much} is shown: the error is {share} of the blind guess's."
-    if proven:
+    if proven := count_proven(found.stage):
         return (
             f"The truth speaks against the gradient: {_counted(proven, 'record')} can be had from "
             "it by algebra, and the truth is no nearer to what was found than the blind guess; see "
             "whether it holds the records of this gradient, as the network is fed."
         )
-    said = "" if supported else ", and the gradient speaks for none of it"
-    return (
-        f"No leak shown: what was found is no better than the blind guess{said}; {_NOT_PROTECTED}."
-    )
+    said = "" if any(found.supported) else ", and the gradient speaks for none of it"
+    return _not_shown(found, f"what was found is no better than the blind guess{said}")
 
 
 def summary_lines(found: GradientAttack, out: Path) -> list[str]:

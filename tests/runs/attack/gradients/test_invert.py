@@ -523,7 +523,7 @@ def test_of_a_head_alone_no_more_than_a_possible_leak_is_said():
     sent = {n: g for n, g in gradients(model).items() if n.startswith("3.")}
     found = attack(write({**named("gradient", sent), **parameters(model)}), model="my_model:build")
     assert found.held < 1
-    assert found.conclusion.startswith(("A leak is possible", "No leak shown", "The attack failed"))
+    assert found.conclusion.startswith(("A leak is possible", "Undecided"))
 
 
 @pytest.mark.usefixtures("bare", "quick")
