@@ -321,7 +321,7 @@ _ROUNDS = 30  # of d and c in turn
 _OPEN = 0.15  # root mean square error of a record, of the box, by numbers that were left out
 _BESIDE = 1e-4  # of the first singular value, that models' rounding leaves of the second
 _GAP = 100.0  # between the last record and what rounding leaves
-_CHAIN = 5  # doublings of the rows that are reached from one over columns that they share
+_CHAIN = 9  # steps from row to row over a column that both hold
 _SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
 _OFF = 1e-5  # of it, that rounding may leave
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
@@ -421,13 +421,10 @@ def may_be_made(problem: Problem, inputs: Tensor, *, declared: bool = False) -> 
     if name is None or len(list(model.parameters())) > 2:
         return False
     joint = joint_of(unflatten(model, seen.gradient[0]), name).double()
+    if declared or len(joint) == 1:  # of one output nothing is proven
+        return len(joint) == 2 and (seen.rounding > 0 or not bool(joint[:, -1].any()))
     left, values, _ = torch.linalg.svd(joint, full_matrices=False)
     edge = _OFF * float(values[0])
-    if len(joint) == 1:  # nothing is proven
-        return False
-    free = len(joint) == 2 and (seen.rounding > 0 or not bool(joint[:, -1].any()))
-    if declared:
-        return free
     return _is_one_row(left[:, 0], float(values[0]), edge) or _are_signs(inputs)
 
 
@@ -448,11 +445,8 @@ def scaled_input(problem: Problem) -> Tensor | None:
     It has the input's direction; of all lengths within the box that one which leaves least.
     """
     seen, model, box = problem.observation, problem.model, problem.box
-    if (
-        seen.records != 1
-        or (name := _linear(problem)) is None
-        or not seen.holds(model, parameter_name(name, "weight"))
-    ):
+    name = _linear(problem)
+    if seen.records != 1 or name is None or not seen.holds(model, parameter_name(name, "weight")):
         return None
     weight = unflatten(model, seen.gradient)[parameter_name(name, "weight")].flatten(0, -2).double()
     right = torch.linalg.svd(weight, full_matrices=False)[2][0]
@@ -518,11 +512,12 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     spare = int(held.sum()) - int((scale != 0).sum()) - int((columns != 0).sum())
     size = float(torch.linalg.vector_norm(changed))
     own = held[:, (columns - columns[-1]).abs() > _BESIDE * columns[-1].abs()].double()
-    shared = own[own.any(dim=1)] @ own[own.any(dim=1)].T
+    own = own[own.any(dim=1)]
+    joined = own[:1].T
     for _ in range(_CHAIN):
-        shared = (shared @ shared).clamp(max=1.0)
+        joined = own.T @ (own @ joined)
     sure = bool(rows.any()) and spare >= _SPARE and 4 * int((columns != 0).sum()) > len(columns)
-    sure = sure and bool(shared.all())
+    sure = sure and bool((own @ joined).all())
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 

@@ -190,7 +190,6 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
             return None
         label = _label(problem, inputs)
         told = _explains(problem, inputs, label, allowed=0.0)
-        told = told and not may_be_made(problem, inputs, declared=True)
         return _told_from_two(problem, Certified(inputs, label)) if told else None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
@@ -208,11 +207,11 @@ def _told_from_two(
     """A record, where two would leave far more of the gradient than is allowed for rounding."""
     seen = problem.observation
     most = max(allowed, _allowed(seen)) if seen.is_plain else 0.0
-    if most <= _EXPLAINED:
+    if may_be_made(problem, certified.inputs, declared=True):
+        return None
+    if most <= _EXPLAINED or left_by_two(problem, *certified[:2]) > _TOLD * most:
         return certified
-    told = left_by_two(problem, *certified[:2]) > _TOLD * most
-    made = may_be_made(problem, certified.inputs, declared=True)
-    return certified if told and not made else None
+    return None
 
 
 def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
