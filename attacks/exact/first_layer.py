@@ -96,6 +96,13 @@ def _layer(problem: Problem) -> str | None:
     return first_held(problem.model, problem.observation, problem.shape)
 
 
+def _linear(problem: Problem) -> str | None:
+    """The same, whatever is held of it."""
+    seen = problem.observation
+    point = seen.points[0, 0, : seen.gradient.shape[1]]
+    return first_linear(problem.model, point, problem.shape)
+
+
 def least_records(observation: Observation, model: nn.Module, shape: tuple[int, ...]) -> int:
     """How many records a gradient is of at least: the rank of a linear first layer's; 0 if unclear.
 
@@ -314,6 +321,7 @@ _ROUNDS = 30  # of d and c in turn
 _OPEN = 0.15  # root mean square error of a record, of the box, by numbers that were left out
 _BESIDE = 1e-4  # of the first singular value, that models' rounding leaves of the second
 _GAP = 100.0  # between the last record and what rounding leaves
+_CHAIN = 9  # steps from row to row over a column that both hold
 _SPARE = 32  # numbers of a matrix of rank 1 beyond those that determine it
 _OFF = 1e-5  # of it, that rounding may leave
 _EDGE = 2.0  # times the largest singular value that rounding is expected to have
@@ -340,8 +348,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if not alone or observation.is_noisy or observation.task is not None:
         return None
     point = observation.points[0, 0]
-    name = first_linear(model, point, problem.shape)
-    if name is None:
+    if (name := _linear(problem)) is None:
         return None
     changed = joint_of(unflatten(model, observation.gradient[0]), name).double()
     start = joint_of(unflatten(model, point), name).double()
@@ -404,24 +411,26 @@ def _are_signs(found: Tensor) -> bool:
     return float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS
 
 
-def may_be_made(problem: Problem, inputs: Tensor) -> bool:
+def may_be_made(problem: Problem, inputs: Tensor, *, declared: bool = False) -> bool:
     """Whether a linear layer that is the whole network has a gradient of signs, or of one row.
 
     Any gradient of rank 1 is some record's there, under some loss: nothing else speaks for one.
+    Under the declared loss one number of two outputs does, unless it is rounded or not held.
     """
-    if (name := _layer(problem)) is None or len(list(problem.model.parameters())) > 2:
+    seen, model, name = problem.observation, problem.model, _linear(problem)
+    if name is None or len(list(model.parameters())) > 2:
         return False
-    joint = joint_of(unflatten(problem.model, problem.observation.gradient[0]), name).double()
+    joint = joint_of(unflatten(model, seen.gradient[0]), name).double()
+    if declared or len(joint) == 1:  # of one output nothing is proven
+        return len(joint) == 2 and (seen.rounding > 0 or not bool(joint[:, -1].any()))
     left, values, _ = torch.linalg.svd(joint, full_matrices=False)
     edge = _OFF * float(values[0])
-    one_row = len(joint) > 1 and _is_one_row(left[:, 0], float(values[0]), edge)
-    return one_row or (len(joint) > 1 and _are_signs(inputs))  # of one output nothing is proven
+    return _is_one_row(left[:, 0], float(values[0]), edge) or _are_signs(inputs)
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:
     """How many numbers of a record no row of the first layer's gradient holds, and their bound."""
-    seen, model = problem.observation, problem.model
-    name = first_linear(model, seen.points[0, 0], problem.shape)
+    seen, model, name = problem.observation, problem.model, _linear(problem)
     if seen.shown is None or name is None:
         return 0, 0.0
     held = joint_of(unflatten(model, seen.gradient[0]), name).abs()
@@ -436,7 +445,7 @@ def scaled_input(problem: Problem) -> Tensor | None:
     It has the input's direction; of all lengths within the box that one which leaves least.
     """
     seen, model, box = problem.observation, problem.model, problem.box
-    name = first_linear(model, seen.points[0, 0], problem.shape)
+    name = _linear(problem)
     if seen.records != 1 or name is None or not seen.holds(model, parameter_name(name, "weight")):
         return None
     weight = unflatten(model, seen.gradient)[parameter_name(name, "weight")].flatten(0, -2).double()
@@ -486,7 +495,8 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     """A matrix of rank 1 from those of its numbers that are held, which are more than it needs.
 
     None where they are not of rank 1, or the last column or three in four others stay open, as
-    those without a number do; they are 0.
+    those without a number do; they are 0. Nor where some rows share no column with the others but
+    the last one and its equals: each may be a record's.
     """
     held = held & (changed != 0)
     rows = held[:, -1]
@@ -501,7 +511,13 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     off = torch.where(held, made - changed, 0.0)
     spare = int(held.sum()) - int((scale != 0).sum()) - int((columns != 0).sum())
     size = float(torch.linalg.vector_norm(changed))
+    own = held[:, (columns - columns[-1]).abs() > _BESIDE * columns[-1].abs()].double()
+    own = own[own.any(dim=1)]
+    joined = own[:1].T
+    for _ in range(_CHAIN):
+        joined = own.T @ (own @ joined)
     sure = bool(rows.any()) and spare >= _SPARE and 4 * int((columns != 0).sum()) > len(columns)
+    sure = sure and bool((own @ joined).all())
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 
@@ -527,15 +543,17 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     """Sine of the least angle of other inputs' derivatives to a direction; 1 where all are 0.
 
     Several records have rank 1, too, where it is 0. The direction is that of the first layer's
-    bias where none is given; 1 where that layer is not linear.
+    bias where none is given; 1 where that layer is not linear. Where a part of that layer is shown,
+    the rows alone tell them apart in which both have a derivative.
     """
-    if _layer(problem) is None:
-        return 1.0
     seen, model, box, classes = problem.observation, problem.model, problem.box, problem.classes
-    point, name = seen.points[0, 0], parameter_name(_layer(problem) or "", "bias")
+    if (layer := _linear(problem)) is None:
+        return 1.0
+    point, name = seen.points[0, 0], parameter_name(layer, "bias")
     if direction is None:
         direction = unflatten(model, seen.gradient[0])[name].double()
         direction = direction / direction.norm().clamp_min(1e-300)
+    held = direction.abs() > (_OFF if _layer(problem) is None else -1.0)
 
     def derivative(x: Tensor, label: int) -> Tensor:
         inputs = box.inputs(x)[None].to(point)
@@ -559,10 +577,11 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     for x in (turned, (turned + drawn[0]) / 2, (pixels + drawn[1]) / 2):
         for label in range(0, classes, -(-classes // _LABELS)):
             delta = derivative(x, label)
-            size = float(delta.norm())
-            if size > 0:
-                across = delta - (delta @ direction) * direction
-                least = min(least, float(across.norm()) / size)
+            at = held if bool(held.all()) else held & (delta != 0)
+            delta, way = delta[at], direction[at]
+            if bool(delta.any()) and 2 * int(at.sum()) >= int(held.sum()):
+                across = delta - (delta @ way) / (way @ way) * way
+                least = min(least, float(across.norm() / delta.norm()))
     return least
 
 

@@ -189,7 +189,8 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
         if problem.observation.shown is None or (inputs := scaled_input(problem)) is None:
             return None
         label = _label(problem, inputs)
-        return Certified(inputs, label) if _explains(problem, inputs, label, allowed=0.0) else None
+        told = _explains(problem, inputs, label, allowed=0.0)
+        return _told_from_two(problem, Certified(inputs, label)) if told else None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
     first = [] if problem.labels is None else [problem.labels]
@@ -206,6 +207,8 @@ def _told_from_two(
     """A record, where two would leave far more of the gradient than is allowed for rounding."""
     seen = problem.observation
     most = max(allowed, _allowed(seen)) if seen.is_plain else 0.0
+    if may_be_made(problem, certified.inputs, declared=True):
+        return None
     if most <= _EXPLAINED or left_by_two(problem, *certified[:2]) > _TOLD * most:
         return certified
     return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from pathlib import Path
 
 from ...attacks.exact.stages import RANK_ONE, count_proven
@@ -15,7 +17,15 @@ _EXPLAINED = 0.01
 _FAILED = 0.5
 """Relative residual without noise above which it explains next to nothing of it."""
 
-_NOT_PROTECTED = "another attack may succeed"
+
+def _not_shown(found: GradientAttack, why: str) -> str:
+    """That nothing was shown; without noise nothing says that there is no leak."""
+    if found.noise_std:
+        return f"No leak shown: {why}; another attack may succeed."
+    return (
+        f"Undecided: {why}. Without noise a gradient may hold more than this attack reads, which "
+        "examines no signs and, of text, no parts (top-k); another attack may succeed."
+    )
 
 
 def conclusion(found: GradientAttack) -> str:
@@ -31,13 +41,11 @@ def conclusion(found: GradientAttack) -> str:
         return _of_tokens(found, found.tokens)
     records, supported = len(found.supported), sum(found.supported)
     if found.scores is not None:
-        return _scored(found.scores, supported=supported, proven=count_proven(found.stage))
+        return _scored(found, found.scores)
     # Without the truth: how far the gradient speaks for what was found.
     if not supported:
-        return (
-            "No leak shown: nothing was found for which the gradient speaks beyond the public "
-            f"guess; {_NOT_PROTECTED}."
-        )
+        why = "nothing was found for which the gradient speaks beyond the public guess"
+        return _not_shown(found, why)
     if proven := count_proven(found.stage):
         some = "the record" if records == 1 else f"{proven} of {records} records"
         rest = " The others were searched for." if proven < supported else ""
@@ -68,22 +76,17 @@ def conclusion(found: GradientAttack) -> str:
             f"A leak is possible: what was found leaves {left:.0%} of the gradient's norm "
             "unexplained, so at best it resembles the batch; try more restarts."
         )
-    return (
-        f"The attack failed: what was found leaves {left:.0%} of the gradient's norm unexplained. "
-        f"No leak shown; {_NOT_PROTECTED}."
-    )
+    why = f"the attack failed: it leaves {left:.0%} of the gradient's norm unexplained"
+    return _not_shown(found, why)
 
 
 def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     """What is known of the tokens of a batch; the certificate speaks, and not the truth."""
     # Under noise tokens stand out or do not; without it the certificate says what is known.
     if tokens.decided == "nothing":
-        return (
-            f"No leak shown: no token stands out of the noise, where {tokens.power:.1%} of the "
-            f"tokens of random batches would; {_NOT_PROTECTED}."
-            if found.noise_std
-            else f"No leak shown: no token of the batch was found; {_NOT_PROTECTED}."
-        )
+        why = f"where {tokens.power:.1%} of the tokens of random batches would"
+        why = f"no token stands out of the noise, {why}"
+        return _not_shown(found, why if found.noise_std else "no token of the batch was found")
     if found.noise_std:
         known = sum(token >= 0 for row in tokens.tokens for token in row)
         places = f", and {known} places are known" if known else ""
@@ -102,15 +105,28 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     }[tokens.decided]
     if tokens.decided == "set" and not found.relative_residual <= _FAILED:
         what += ", if its rows are those of the model, as no batch that was tried makes it,"
-    return f"A leak is shown: {what} can be had from the gradient by algebra."
+    rest = found.records - found.records // _copies(found, tokens)
+    rest = f" {_counted(rest, 'record')} of the batch cannot be accounted for." if rest else ""
+    return f"A leak is shown: {what} can be had from the gradient by algebra.{rest}"
+
+
+def _copies(found: GradientAttack, tokens: TokensFound) -> int:
+    """How often each record stands in a batch, of which one of each makes the mean as well."""
+    if found.noise_std or tokens.decided not in ("sequences", "multisets"):
+        return 1
+    return math.gcd(*Counter(zip(found.labels, map(tuple, tokens.tokens), strict=True)).values())
 
 
 def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
     lines = []
     known = " (given)" if found.labels_given else ""
     shown = tokens.words or [[str(t) if t >= 0 else "?" for t in row] for row in tokens.tokens]
+    copies, met = _copies(found, tokens), Counter[tuple[int, ...]]()
     for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
         read = f"label {label}{known}" if label >= 0 else "label unknown"
+        met[key := (label, *tokens.tokens[index])] += 1
+        if met[key] % copies:  # the last of equal ones stands for them
+            continue
         if any(token >= 0 for token in tokens.tokens[index]):
             order = ", in no order" if tokens.decided in ("multisets", "batch") else ""
             lines.append(f"record {index}: {read}, {stage}{order}: {' '.join(shown[index])}")
@@ -147,7 +163,7 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
     return lines
 
 
-def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
+def _scored(found: GradientAttack, scores: TruthScores) -> str:
     reached, blind = scores.mean.mse, scores.blind.mse
     if scores.axes:
         return (
@@ -158,16 +174,14 @@ def _scored(scores: TruthScores, *, supported: int, proven: int) -> str:
         share = "less than 0.01%" if reached < 1e-4 * blind else f"{reached / blind:.2%}"
         much = "A leak" if reached < 0.5 * blind else "A weak leak"
         return f"{much} is shown: the error is {share} of the blind guess's."
-    if proven:
+    if proven := count_proven(found.stage):
         return (
             f"The truth speaks against the gradient: {_counted(proven, 'record')} can be had from "
             "it by algebra, and the truth is no nearer to what was found than the blind guess; see "
             "whether it holds the records of this gradient, as the network is fed."
         )
-    said = "" if supported else ", and the gradient speaks for none of it"
-    return (
-        f"No leak shown: what was found is no better than the blind guess{said}; {_NOT_PROTECTED}."
-    )
+    said = "" if any(found.supported) else ", and the gradient speaks for none of it"
+    return _not_shown(found, f"what was found is no better than the blind guess{said}")
 
 
 def summary_lines(found: GradientAttack, out: Path) -> list[str]:

@@ -59,8 +59,8 @@ def _world(
     return problem, x
 
 
-def _mlp(hidden: int, classes: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+def _mlp(hidden: int, classes: int, *, inputs: int = 8) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 def _vision(seed: int, **settings: object) -> WORLD:
@@ -245,6 +245,71 @@ def test_of_a_changed_gradient_one_record_is_told_from_two_and_from_noise(networ
             right += 1
             assert float((found.pixels - x).square().mean()) < 0.02
     assert right >= 4 * (network == "relu" and change in ("half", "bfloat16", "decay"))
+
+
+def _two_halves() -> nn.Module:
+    """Units that look at one half of a record each, and are at 0 where that is."""
+    model = _mlp(24, 3, inputs=24)
+    with torch.no_grad():
+        model[0].weight.abs_()
+        model[0].weight[:12, 12:] = model[0].weight[12:, :12] = 0
+        model[0].bias.fill_(-0.02)
+    return model
+
+
+def _halves(records: int) -> Tensor:
+    halves = torch.block_diag(0.4 + 0.6 * torch.rand(1, 12), 0.4 + 0.6 * torch.rand(1, 12))
+    return halves if records == 2 else halves.sum(dim=0, keepdim=True)
+
+
+PAIRS: dict[str, tuple[Callable[[], nn.Module], int, float, torch.dtype, bool]] = {
+    "two outputs, a tenth": (lambda: nn.Linear(64, 2), 2, 0.1, torch.bfloat16, True),
+    "two outputs, no bias": (lambda: nn.Linear(64, 2), 2, 1.0, torch.bfloat16, False),
+    "no biases, one label": (
+        lambda: nn.Sequential(nn.Linear(16, 32), nn.Sigmoid(), nn.Linear(32, 3)),
+        3, 1.0, torch.bfloat16, False,
+    ),
+    "no biases, relu": (lambda: _mlp(32, 3, inputs=16), 3, 1.0, torch.bfloat16, False),
+    "parallel rows": (lambda: _mlp(64, 3, inputs=16), 3, 0.1, torch.bfloat16, True),
+    "disjoint rows": (_two_halves, 3, 0.5, torch.float32, True),
+}  # fmt: skip
+
+
+def _proven(name: str, *, records: int, seed: int) -> bool:
+    """Whether a record is proven of the mean of some that are declared as one."""
+    build, classes, share, kind, biased = PAIRS[name]
+    torch.manual_seed(seed)
+    model = build()
+    size = next(model.parameters()).shape[1]
+    x = _halves(records) if name == "disjoint rows" else torch.rand(records, size)
+    y = torch.randint(classes, (1,)).expand(records)
+    if name == "two outputs, no bias":
+        y = torch.arange(records) % classes
+    point = flatten(model).detach()
+    g = sent_gradient(model, point, inputs=x, targets=y, of=Sent(clip_norm=None)).detach()[None]
+    parts = unflatten(model, g * (g.abs() >= g.abs().flatten().quantile(1 - share)))
+    told = [p if biased or p.ndim == 3 else 0 * p for p in parts.values()]
+    g = torch.cat([p.flatten(1).to(kind).float() for p in told], dim=1)
+    seen = Observation.single(gradient=g[0], model=point, noise_std=0.0, clip_norm=None, records=1)
+    held = torch.cat([torch.full_like(t.flatten(1), float(t.any())) for t in told], dim=1)[0] > 0
+    seen = replace(seen, shown=None if biased else held)
+    box = Box(low=torch.zeros(()), span=torch.ones(()))
+    problem = Problem(
+        observation=recognised(seen, model, classes=classes)[0], model=model, box=box,
+        shape=(size,), classes=classes,
+    )  # fmt: skip
+    return _answers(problem, proof=True)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_records_are_not_one_where_what_is_shown_has_rank_one(name):
+    seeds = range(1, 3) if "bias" in name else range(20)  # of the slow search for a length
+    assert not any(_proven(name, records=2, seed=seed) for seed in seeds)
+
+
+@pytest.mark.parametrize("name", ["disjoint rows", "no biases, relu"])
+def test_one_record_is_one_where_what_is_shown_tells_it_from_two(name):
+    assert sum(_proven(name, records=1, seed=seed) for seed in range(3)) >= 2
 
 
 def test_every_stage_has_a_row():

@@ -504,6 +504,7 @@ def test_of_one_layer_alone_neither_signs_nor_a_row_are_a_record(step):
     path = write({**named("gradient", sent), **parameters(model)}, input_shape="1,8,8")
     found = attack(path, model="my_model:digits", classes=10)
     assert found.conclusion.startswith("A leak is shown") is (step == "sound")
+    assert "No leak" not in found.conclusion
 
 
 @pytest.mark.usefixtures("bare", "quick")
@@ -523,7 +524,7 @@ def test_of_a_head_alone_no_more_than_a_possible_leak_is_said():
     sent = {n: g for n, g in gradients(model).items() if n.startswith("3.")}
     found = attack(write({**named("gradient", sent), **parameters(model)}), model="my_model:build")
     assert found.held < 1
-    assert found.conclusion.startswith(("A leak is possible", "No leak shown", "The attack failed"))
+    assert found.conclusion.startswith(("A leak is possible", "Undecided"))
 
 
 @pytest.mark.usefixtures("bare", "quick")

@@ -109,6 +109,29 @@ def test_two_records_are_whole_and_scored_beside_the_blind_guess():
     assert "every token at its place can be had from the gradient by algebra" in found.conclusion
 
 
+@pytest.mark.parametrize("records", [1, 2])
+def test_one_text_that_is_declared_as_two_is_told_once(records):
+    model = built()
+    functional.cross_entropy(model(TRUTH[:records]), torch.tensor([2, 0][:records])).backward()
+    tensors = {f"gradient.{n}": p.grad for n, p in model.named_parameters() if p.grad is not None}
+    tensors |= {f"parameter.{n}": p.detach() for n, p in model.named_parameters()}
+    save_file(tensors, "one.st", {"input_shape": "6", "records": "2"})
+    found = attack("one.st")
+    assert sum(": label" in line for line in summary_lines(found, Path("found"))) == records
+    said = "1 record of the batch cannot be accounted for"
+    assert (said in found.conclusion) is (records == 1)
+
+
+def test_a_part_of_a_text_s_gradient_is_never_no_leak():
+    held = load_file("g.st")
+    cut = {n: t * (t.abs() > 0.05) if n.startswith("gradient") else t for n, t in held.items()}
+    save_file(cut, "cut.st", {"input_shape": "6", "records": "2"})
+    found = attack("cut.st")
+    assert found.tokens is not None
+    assert found.tokens.decided == "nothing"
+    assert found.conclusion.startswith("Undecided: no token of the batch was found")
+
+
 def test_rows_of_another_model_are_no_more_than_a_condition():
     held = load_file("g.st")
     held["gradient.words.weight"] = held["gradient.words.weight"].roll(5, dims=0)

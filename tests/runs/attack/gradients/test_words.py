@@ -46,12 +46,12 @@ def after(**change: object) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"relative_residual": 0.9}, "The attack failed"),
+        ({"relative_residual": 0.9}, "Undecided: the attack failed"),
         ({"relative_residual": 0.1}, "A leak is possible"),
         ({"relative_residual": 1e-5}, "A leak is likely"),
         ({"relative_residual": 1e-5, "stage": ["exact", "prior"]}, "A leak is shown"),
         ({"relative_residual": 0.9, "residual_of_noise": 0.9}, "A leak is likely"),
-        ({"relative_residual": 1e-5, "supported": [False, False]}, "No leak shown"),
+        ({"relative_residual": 1e-5, "supported": [False, False]}, "Undecided"),
     ],
 )
 def test_a_conclusion_follows_from_the_gradient(change, said):
@@ -64,8 +64,8 @@ def test_a_conclusion_follows_from_the_gradient(change, said):
         (1e-9, "A leak is shown: the error is less than 0.01%"),
         (0.04, "A leak is shown"),
         (0.06, "A weak leak is shown"),
-        (0.095, "No leak shown"),
-        (0.3, "No leak shown"),
+        (0.095, "Undecided"),
+        (0.3, "Undecided"),
     ],
 )
 def test_a_conclusion_with_the_truth_goes_by_the_blind_guess(error, said):
@@ -91,6 +91,8 @@ def test_an_attack_that_failed_names_that_another_may_succeed():
         said = after(**change)
         assert "another attack may succeed" in said
         assert "protect" not in said
+        assert "No leak" not in said
+        assert after(**change, noise_std=1.0).startswith("No leak shown")
 
 
 def test_the_summary_names_every_record_what_is_unexplained_and_the_folder():
