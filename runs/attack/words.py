@@ -105,8 +105,8 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
     }[tokens.decided]
     if tokens.decided == "set" and not found.relative_residual <= _FAILED:
         what += ", if its rows are those of the model, as no batch that was tried makes it,"
-    rest = found.records - found.records // _copies(found, tokens)
-    rest = f" {_counted(rest, 'record')} of the batch cannot be accounted for." if rest else ""
+    left = found.records - found.records // _copies(found, tokens)
+    rest = f" {_counted(left, 'record')} of the batch cannot be accounted for." if left else ""
     return f"A leak is shown: {what} can be had from the gradient by algebra.{rest}"
 
 

@@ -150,15 +150,17 @@ def test_a_run_in_one_piece_agrees_with_one_matrix_of_all_its_rounds():
     assert found.largest == pytest.approx(whole.mu(range(2 * rounds)), rel=1e-9)
 
 
+class State(NamedTuple):
+    x: Agents
+    m: Agents
+
+
+def init(round):
+    x = round.initial()
+    return State(x, x * 0.0)
+
+
 def test_what_a_neighbour_knows_of_the_noise_leaves_it_nothing_secret():
-    class State(NamedTuple):
-        x: Agents
-        m: Agents
-
-    def init(round):
-        x = round.initial()
-        return State(x, x * 0.0)
-
     def step(state, round):
         """Momentum kept clean; its release carries noise that agent 1 knows."""
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)
@@ -176,14 +178,6 @@ def test_what_a_neighbour_knows_of_the_noise_leaves_it_nothing_secret():
 
 
 def test_the_final_models_are_released_after_the_last_round():
-    class State(NamedTuple):
-        x: Agents
-        m: Agents
-
-    def init(round):
-        x = round.initial()
-        return State(x, x * 0.0)
-
     def step(state, round):
         """The models stay public until the last noisy momentum enters them."""
         sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=1.0)

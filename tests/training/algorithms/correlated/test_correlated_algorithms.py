@@ -9,7 +9,7 @@ from torch import nn
 
 from overhear.privacy import noise_floor
 from overhear.training.algorithms import ALGORITHMS, bind, cdp_dsgd, dp_dpsgd, whisper
-from overhear.training.algorithms.algorithm import Clip, prepared
+from overhear.training.algorithms.algorithm import Clip
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
@@ -19,21 +19,11 @@ from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import erdos_renyi, full, grid, ring, star
 from overhear.training.models.parameters import flatten
+from tests.training.algorithms.correlated.test_shared_step import covariance_of, factor_of
 
 NAMES = ("whisper", "decor", "ldp-dsgd", "cdp-dsgd")
 GOSSIP = NAMES[:3]
 ETA, B, STD, ROUNDS = 0.3, 4.5, 0.4, 30
-
-
-def factor_of(name: str, graph: Graph, *, rounds: int = ROUNDS, **given) -> np.ndarray:
-    algorithm = ALGORITHMS[name]
-    settings = algorithm.settings(**given)
-    return prepared(algorithm, settings, graph=graph, rounds=rounds)["shared"].factor.numpy()
-
-
-def covariance_of(name: str, graph: Graph, **given) -> np.ndarray:
-    factor = factor_of(name, graph, **given)
-    return factor @ factor.T
 
 
 def engine(
