@@ -4,18 +4,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from overhear.training.models.parameters import MODEL_NAMES, build_model, flatten, unflatten
-
-IMAGE = (3, 32, 32)
-
-
-def _build(name, input_shape=IMAGE, classes=10, seed=0):
-    return build_model(
-        name,
-        input_shape=input_shape,
-        classes=classes,
-        generator=torch.Generator().manual_seed(seed),
-    )
+from overhear.training.models.parameters import MODEL_NAMES, flatten, unflatten
+from tests.training.models.test_parameters import IMAGE, _build
 
 
 @pytest.mark.parametrize(
