@@ -98,8 +98,7 @@ def _layer(problem: Problem) -> str | None:
 
 def _linear(problem: Problem) -> str | None:
     """The same, whatever is held of it."""
-    seen = problem.observation
-    point = seen.points[0, 0, : seen.gradient.shape[1]]
+    point = problem.observation.points[0, 0, : problem.observation.gradient.shape[1]]
     return first_linear(problem.model, point, problem.shape)
 
 
@@ -423,9 +422,8 @@ def may_be_made(problem: Problem, inputs: Tensor, *, declared: bool = False) -> 
     joint = joint_of(unflatten(model, seen.gradient[0]), name).double()
     if declared or len(joint) == 1:  # of one output nothing is proven
         return len(joint) == 2 and (seen.rounding > 0 or not bool(joint[:, -1].any()))
-    left, values, _ = torch.linalg.svd(joint, full_matrices=False)
-    edge = _OFF * float(values[0])
-    return _is_one_row(left[:, 0], float(values[0]), edge) or _are_signs(inputs)
+    left = torch.linalg.svd(joint, full_matrices=False)[0]
+    return _is_one_row(left[:, 0], 1.0, _OFF) or _are_signs(inputs)
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:
@@ -494,9 +492,8 @@ def shares_of(problem: Problem, inputs: Tensor, rows: Tensor) -> Tensor:
 def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     """A matrix of rank 1 from those of its numbers that are held, which are more than it needs.
 
-    None where they are not of rank 1, or the last column or three in four others stay open, as
-    those without a number do; they are 0. Nor where some rows share no column with the others but
-    the last one and its equals: each may be a record's.
+    None where they are not of rank 1, or the last column or three in four others stay open, as do
+    those without a number, which are 0; or rows share the last column and its equals alone.
     """
     held = held & (changed != 0)
     rows = held[:, -1]
