@@ -68,7 +68,8 @@ _BY_OPERATION = 0.9e-3  # seconds for an operation of one round, arithmetic incl
 _BY_AGENT = 0.15e-3  # seconds for an agent of one round
 _BY_SUM = 0.6e-3  # seconds for an agent of one round and each sum of what it receives
 _BY_AGENT_OF_GRAPH = 2e-3  # seconds for an agent of one graph, whose views are looked at
-_BY_AGENT_OF_SHARED_NOISE = 60e-3  # seconds for an agent of one graph, where pairs share noise
+_BY_AGENT_OF_SHARED_NOISE = 60e-3  # seconds for an agent, where linked rows span the graph
+_MOST_PRICED = 1000  # of such agents: more take little longer
 _BY_LINK = 30e-6  # seconds for a link of one graph
 _BY_BATCH = 1e-5  # seconds for a batch that an agent draws, to the power below
 _POWER = 2.4
@@ -187,15 +188,14 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
     links = max(of.receivers.size for of in graph.graphs)
     by_agent = _BY_AGENT + _BY_SUM * done["sum_in"] + _BY_BATCH * math.pow(batches - 1, _POWER)
     by_round = _BY_ROUND + _BY_OPERATION * done.total() + by_agent * graph.agents
-    # Where agents share noise, linked rows span the graph.
+    by_graph = _BY_LINK * links + _BY_AGENT_OF_GRAPH * graph.agents
     sources = (g.known_to for g in one.groups if isinstance(g, NoiseSources))
     spans = any(len(who) > 1 for known in sources for who in known)
-    of_view = _BY_AGENT_OF_SHARED_NOISE if spans else _BY_AGENT_OF_GRAPH
-    by_graph = _BY_LINK * links + of_view * graph.agents
+    spread = _BY_AGENT_OF_SHARED_NOISE * min(graph.agents, _MOST_PRICED) if spans else 0.0
     sets = _sets_of(subject, [begun.script, call.script])
     held = _MEGABYTES_BY_ROUND + _MEGABYTES_BY_AGENT * graph.agents
     return WorkEstimate(
-        seconds=_BASE + (1 + 2 * sets) * (apart * by_round + graphs * by_graph),
+        seconds=_BASE + spread + (1 + 2 * sets) * (apart * by_round + graphs * by_graph),
         megabytes=_BASE_MEGABYTES
         + (1 + 2 * sets) * apart * held
         + links * _MEGABYTES_BY_LINK

@@ -25,8 +25,7 @@ def test_a_directed_cycle_is_accepted_and_not_symmetric():
 
 
 def test_a_read_only_view_of_weights_that_may_change_is_copied():
-    given = np.full((2, 2), 0.5)
-    seen = given[:]
+    seen = (given := np.full((2, 2), 0.5))[:]
     seen.setflags(write=False)
     graph = Graph(name="pair", weights=seen)
     given[0] = (0.9, 0.1)
