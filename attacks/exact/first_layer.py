@@ -410,19 +410,19 @@ def _are_signs(found: Tensor) -> bool:
     return float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS
 
 
-def may_be_made(problem: Problem, inputs: Tensor, *, declared: bool = False) -> bool:
-    """Whether a linear layer that is the whole network has a gradient of signs, or of one row.
-
-    Any gradient of rank 1 is some record's there, under some loss: nothing else speaks for one.
-    Under the declared loss one number of two outputs does, unless it is rounded or not held.
-    """
-    seen, model, name = problem.observation, problem.model, _linear(problem)
+def whole_layer(problem: Problem) -> Tensor | None:
+    """The gradient, a row for each output, of a network that is one linear layer."""
+    name, model = _linear(problem), problem.model
     if name is None or len(list(model.parameters())) > 2:
+        return None
+    return joint_of(unflatten(model, problem.observation.gradient[0]), name)
+
+
+def may_be_made(joint: Tensor | None, inputs: Tensor) -> bool:
+    """Whether `whole_layer` is of signs, or of one row: any of rank 1 is some loss's gradient."""
+    if joint is None or len(joint) == 1:  # of one output nothing is proven
         return False
-    joint = joint_of(unflatten(model, seen.gradient[0]), name).double()
-    if declared or len(joint) == 1:  # of one output nothing is proven
-        return len(joint) == 2 and (seen.rounding > 0 or not bool(joint[:, -1].any()))
-    left = torch.linalg.svd(joint, full_matrices=False)[0]
+    left = torch.linalg.svd(joint.double(), full_matrices=False)[0]
     return _is_one_row(left[:, 0], 1.0, _OFF) or _are_signs(inputs)
 
 

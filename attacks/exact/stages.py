@@ -38,6 +38,7 @@ from .first_layer import (
     scaled_input,
     shares_of,
     shows_several,
+    whole_layer,
 )
 from .imprinted import isolate
 from .patches import attended_patches, embedded_patches
@@ -53,6 +54,8 @@ _ROUNDED = 5.0  # times what rounding of messages may leave
 RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
+_BY_ONE = 100.0  # the same where one number tells one record from two
+_BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
 _ALIKE = 1e-3  # of derivatives of two losses that are one
 _APART = 1e-3  # sine of the angle to another record's derivative
 _PART = re.compile(r"(\d+) certified, (\d+) by optimisation")
@@ -204,14 +207,25 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
 def _told_from_two(
     problem: Problem, certified: Certified, *, allowed: float = 0.0
 ) -> Certified | None:
-    """A record, where two would leave far more of the gradient than is allowed for rounding."""
-    seen = problem.observation
-    most = max(allowed, _allowed(seen)) if seen.is_plain else 0.0
-    if may_be_made(problem, certified.inputs, declared=True):
-        return None
-    if most <= _EXPLAINED or left_by_two(problem, *certified[:2]) > _TOLD * most:
+    """A record, where two would leave far more of the gradient than is allowed for rounding.
+
+    Of two outputs every batch has rank 1. One number speaks for one record then, and it has to be
+    far from what two would leave.
+    """
+    seen, joint = problem.observation, whole_layer(problem)
+    most, times = max(allowed, _allowed(seen)) if seen.is_plain else 0.0, _TOLD
+    if joint is not None and len(joint) == 2:
+        inputs, labels = certified[:2]
+        left = residual(seen, problem.model, inputs=inputs, targets=labels)
+        most = _ROUNDED * max(seen.rounding, torch.finfo(torch.float32).eps)
+        pixels = problem.box.pixels(inputs)
+        binary = float((pixels - pixels.round().clamp(0, 1)).abs().max()) <= _BINARY
+        times = _TOLD if binary and seen.shown is None else _BY_ONE
+        if left > most or not joint[:, -1].any():
+            return None
+    elif most <= _EXPLAINED:
         return certified
-    return None
+    return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
 
 def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
@@ -381,7 +395,7 @@ def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: floa
 def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:
     """A batch that some loss of the outputs explains, with what its derivative says of that."""
     seen, inputs = problem.observation, inputs.to(problem.box.span)
-    if seen.records == 1 and may_be_made(problem, inputs):
+    if seen.records == 1 and may_be_made(whole_layer(problem), inputs):
         return None
     fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
     if fit is None or not fit.left <= max(allowed, _allowed(seen)):

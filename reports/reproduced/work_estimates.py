@@ -246,8 +246,8 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
     """Time the parts of a run.
 
     A first round may read every record, as a variance-reduced gradient begins; what it takes more
-    than the second counts once, with the building. One of two minutes stands for all, and so does a
-    building of one.
+    than the second counts once, with the building. One of two minutes stands for all, and so do a
+    building of one and an agent's part of an evaluation of two.
     On a CPU these are seconds of processing, which other programs do not lengthen.
 
     Args:
@@ -275,7 +275,10 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
     first = a_round = _seconds(engine.advance, device)
     if first < _LONG:
         a_round = min(first, _seconds(engine.advance, device))
-    evaluation = _seconds(lambda: session.built.measured(engine.models(), round=2), device)
+    models = engine.models()
+    evaluation = _seconds(lambda: session.built.measured(models[:1], round=2), device) * len(models)
+    if evaluation < _LONG:
+        evaluation = _seconds(lambda: session.built.measured(models, round=2), device)
     return Seconds(
         first=begin + first - a_round,
         row=row + first - a_round,

@@ -262,8 +262,18 @@ def _halves(records: int) -> Tensor:
     return halves if records == 2 else halves.sum(dim=0, keepdim=True)
 
 
+def _two_outputs(size: float) -> nn.Module:
+    model = nn.Linear(64, 2)
+    with torch.no_grad():
+        model.weight.mul_(size)
+    return model
+
+
 PAIRS: dict[str, tuple[Callable[[], nn.Module], int, float, torch.dtype, bool]] = {
     "two outputs, a tenth": (lambda: nn.Linear(64, 2), 2, 0.1, torch.bfloat16, True),
+    "two outputs, zeros": (lambda: _two_outputs(0.0), 2, 1.0, torch.float32, True),
+    "two outputs, small": (lambda: _two_outputs(0.1), 2, 1.0, torch.float32, True),
+    "two outputs": (lambda: _two_outputs(1.0), 2, 1.0, torch.float32, True),
     "two outputs, no bias": (lambda: nn.Linear(64, 2), 2, 1.0, torch.bfloat16, False),
     "no biases, one label": (
         lambda: nn.Sequential(nn.Linear(16, 32), nn.Sigmoid(), nn.Linear(32, 3)),
@@ -304,10 +314,12 @@ def _proven(name: str, *, records: int, seed: int) -> bool:
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_records_are_not_one_where_what_is_shown_has_rank_one(name):
     seeds = range(1, 3) if "bias" in name else range(20)  # of the slow search for a length
-    assert not any(_proven(name, records=2, seed=seed) for seed in seeds)
+    # One number tells two apart where models are small: of 200 seeds 5 in 100 were false.
+    most = 3 if name == "two outputs, small" else 0
+    assert sum(_proven(name, records=2, seed=seed) for seed in seeds) <= most
 
 
-@pytest.mark.parametrize("name", ["disjoint rows", "no biases, relu"])
+@pytest.mark.parametrize("name", ["disjoint rows", "no biases, relu", "two outputs"])
 def test_one_record_is_one_where_what_is_shown_tells_it_from_two(name):
     assert sum(_proven(name, records=1, seed=seed) for seed in range(3)) >= 2
 

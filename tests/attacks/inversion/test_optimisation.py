@@ -255,7 +255,7 @@ def test_a_search_whose_label_stays_wrong_tries_each_label(noise_std):
     x, seen = _seen(model, dtype=torch.float64, clip_norm=1.0, noise_std=noise_std)
     model = model.double()
     preset = replace(PRESETS["dlg"], starts=1, newton_steps=40)
-    sure = torch.tensor([[[0.0, 0.0, 40.0, 0.0, 0.0]]]).double()
+    sure = torch.tensor([[[0.0, 0.0, 1000.0, 0.0, 0.0]]]).double()
     with pytest.MonkeyPatch.context() as patch:
         where = "overhear.attacks.inversion.optimisation."
         patch.setattr(where + "_label_starts", lambda *_, **__: sure)
