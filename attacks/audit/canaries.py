@@ -116,7 +116,7 @@ class Directions:
 
     def project(self, rows: Tensor) -> Tensor:
         """(R, n) components of (R, D) rows along every direction, in float64."""
-        picked = rows[:, self._order.to(rows.device)].cpu().double() * self._signs
+        picked = rows.index_select(1, self._order.to(rows.device)).cpu().double().mul_(self._signs)
         return picked.view(len(rows), self.count, self.width).sum(dim=2)
 
 
@@ -313,15 +313,17 @@ class PlantedGradients:
         # Every pair has a batch of its own, in which canaries have its signs.
         scale = self._clip_norm / self._weight(coefficients)
         self._task.lengths = torch.from_numpy(norms.ravel() * scale)
-        of_rows = list[Batch]()
+        of_rows, bare = list[Batch](), dict[int, Batch]()
         for e, d in enumerate(holders.tolist()):
             (inputs, own), code = canaries[d]
+            if d not in bare:
+                x, y = torch.cat([ordinary[d][0], inputs]), torch.cat([ordinary[d][1], own])
+                bare[d] = x, coded(y, torch.zeros(len(y), dtype=torch.int64, device=y.device))
+            x, y = bare[d][0], bare[d][1].clone()
             j, bit = code // 2, code % 2
             turned = 1 + 2 * (d * self._count + j) + (bit ^ (signs[e, j] < 0))
-            planted = torch.from_numpy(np.asarray(turned, dtype=np.int64)).to(inputs.device)
-            x, y = ordinary[d]
-            codes = torch.cat([planted.new_zeros(len(y)), planted])
-            of_rows.append((torch.cat([x, inputs]), coded(torch.cat([y, own]), codes)))
+            y[len(y) - len(own) :, -1] = torch.from_numpy(turned).to(y)
+            of_rows.append((x, y))
         rows = list(range(len(holders)))
         return self._inner.clipped_sums(
             models, (owners, rows), of_rows, clip_norm=clip_norm, coefficients=coefficients

@@ -118,6 +118,21 @@ def test_noise_that_meets_data_first_asks_for_nothing(kind):
     assert floor(BARE[kind]) == {}
 
 
+def test_what_is_never_clipped_asks_for_no_floor():
+    """No noise bounds what it gives away; beside sums that are clipped the floor stands."""
+
+    def bare(round, state, s):
+        free = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
+        return state.x - (0.1 * s if s is not None else 0.0 * state.x) - free + noise(round, free)
+
+    def alone(state, round):
+        return State(round.mix(bare(round, state, None), kind="model"), state.y)
+
+    found = trace(init, alone, graph=ring(3), rounds=5, noise_multiplier=None)
+    assert found.scripts.floor_of(1, None).parts == ()
+    assert floor(bare) == {"state x": (2.0, STD)}  # two roundings
+
+
 def test_a_model_that_counts_as_seen_is_rounded_as_it_is_seen():
     def two_steps(round, state, s):
         half = state.x - (s + noise(round, s))
