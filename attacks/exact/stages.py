@@ -192,14 +192,14 @@ def _read(problem: Problem, _: torch.Generator) -> Certified | None:
         if problem.observation.shown is None or (inputs := scaled_input(problem)) is None:
             return None
         label = _label(problem, inputs)
-        told = _explains(problem, inputs, label, allowed=0.0)
+        told = _explains(problem, inputs, label, most=_allowed(problem.observation))
         return _told_from_two(problem, Certified(inputs, label)) if told else None
     rounded = rounding_of_input(problem)
     allowed = min(_ROUNDED * rounded, _DETERMINED)
     first = [] if problem.labels is None else [problem.labels]
     every = torch.arange(problem.classes)[:, None]
     for labels in first if problem.observation.is_plain and first else [*first, *every]:
-        if _explains(problem, inputs, labels, allowed=allowed):
+        if _explains(problem, inputs, labels, most=max(allowed, _allowed(problem.observation))):
             return _told_from_two(problem, Certified(inputs, labels), allowed=allowed)
     return _of_one(problem, _under_any_loss(problem, inputs, allowed=allowed))
 
@@ -215,13 +215,11 @@ def _told_from_two(
     seen, joint = problem.observation, whole_layer(problem)
     most, times = max(allowed, _allowed(seen)) if seen.is_plain else 0.0, _TOLD
     if joint is not None and len(joint) == 2:
-        inputs, labels = certified[:2]
-        left = residual(seen, problem.model, inputs=inputs, targets=labels)
         most = _ROUNDED * max(seen.rounding, torch.finfo(torch.float32).eps)
-        pixels = problem.box.pixels(inputs)
+        pixels = problem.box.pixels(certified.inputs)
         binary = float((pixels - pixels.round().clamp(0, 1)).abs().max()) <= _BINARY
         times = _TOLD if binary and seen.shown is None else _BY_ONE
-        if left > most or not joint[:, -1].any():
+        if not (joint[:, -1].any() and _explains(problem, *certified[:2], most=most)):
             return None
     elif most <= _EXPLAINED:
         return certified
@@ -379,17 +377,16 @@ def _accepted(
     problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: float = 0.0
 ) -> Certified | None:
     """The same, where its gradient is the one that was observed."""
-    if _explains(problem, inputs, labels, allowed=allowed):
+    if _explains(problem, inputs, labels, most=max(allowed, _allowed(problem.observation))):
         at = problem.box.span
         return Certified(inputs.to(at), labels.to(at.device))
     return _under_any_loss(problem, inputs, allowed=allowed)
 
 
-def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, allowed: float) -> bool:
+def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, most: float) -> bool:
     """Whether a batch sends the gradient that was observed, under the declared loss."""
     inputs, labels = inputs.to(problem.box.span), labels.to(problem.box.span.device)
-    left = residual(problem.observation, problem.model, inputs=inputs, targets=labels)
-    return left <= max(allowed, _allowed(problem.observation))
+    return residual(problem.observation, problem.model, inputs=inputs, targets=labels) <= most
 
 
 def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:

@@ -65,17 +65,6 @@ class RankStore:
 
     Attributes:
         plain: the store under this prefix, with which torch connects the ranks.
-
-    >>> from torch.distributed import HashStore
-    >>> kept = HashStore()
-    >>> store = RankStore(kept, b"known to the ranks")
-    >>> store.claim(1, 2), store.claim(0, 130)
-    ((1, 2), (1, 2))
-    >>> kept.set("overhear/first", "[1, 0]")
-    >>> store.claim(0, 130)
-    Traceback (most recent call last):
-    ...
-    overhear.runs.folder.rendezvous.LyingStore: the store of the ranks holds under 'first' ...
     """
 
     def __init__(self, store: Store, secret: bytes = b"", *, prefix: str = STORE_PREFIX) -> None:

@@ -425,7 +425,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def defined(module: ModuleType, source: bytes, words: list[str]) -> object:
-    r"""The object that a dotted name stands for in a module.
+    """The object that a dotted name stands for in a module.
 
     Args:
         module: loaded.
@@ -433,16 +433,6 @@ def defined(module: ModuleType, source: bytes, words: list[str]) -> object:
 
     Raises:
         LookupError: the file does not define it; a clause that says why.
-
-    >>> import types
-    >>> source = b"from math import sqrt\ndef root(x): return sqrt(x)"
-    >>> mine = types.ModuleType("mine")
-    >>> exec(source, vars(mine))
-    >>> defined(mine, source, ["root"])(4.0)
-    2.0
-    >>> defined(mine, source, ["sqrt"])
-    Traceback (most recent call last):
-    LookupError: 'sqrt' is imported there
     """
     body: Iterable[ast.AST] = ast.parse(source).body
     held: dict[str, Any] = vars(module)

@@ -264,16 +264,15 @@ def _halves(records: int) -> Tensor:
 
 def _two_outputs(size: float) -> nn.Module:
     model = nn.Linear(64, 2)
-    with torch.no_grad():
-        model.weight.mul_(size)
+    nn.init.uniform_(model.weight, -size, size)
     return model
 
 
 PAIRS: dict[str, tuple[Callable[[], nn.Module], int, float, torch.dtype, bool]] = {
     "two outputs, a tenth": (lambda: nn.Linear(64, 2), 2, 0.1, torch.bfloat16, True),
     "two outputs, zeros": (lambda: _two_outputs(0.0), 2, 1.0, torch.float32, True),
-    "two outputs, small": (lambda: _two_outputs(0.1), 2, 1.0, torch.float32, True),
-    "two outputs": (lambda: _two_outputs(1.0), 2, 1.0, torch.float32, True),
+    "two outputs, small": (lambda: _two_outputs(0.0125), 2, 1.0, torch.float32, True),
+    "two outputs": (lambda: _two_outputs(0.125), 2, 1.0, torch.float32, True),
     "two outputs, no bias": (lambda: nn.Linear(64, 2), 2, 1.0, torch.bfloat16, False),
     "no biases, one label": (
         lambda: nn.Sequential(nn.Linear(16, 32), nn.Sigmoid(), nn.Linear(32, 3)),
@@ -314,8 +313,8 @@ def _proven(name: str, *, records: int, seed: int) -> bool:
 @pytest.mark.parametrize("name", PAIRS)
 def test_two_records_are_not_one_where_what_is_shown_has_rank_one(name):
     seeds = range(1, 3) if "bias" in name else range(20)  # of the slow search for a length
-    # One number tells two apart where models are small: of 200 seeds 5 in 100 were false.
-    most = 3 if name == "two outputs, small" else 0
+    # By one number alone: of 1,000 other seeds 72 and 10 are false; more fail by chance in 1.2 %.
+    most = {"two outputs, small": 4, "two outputs": 2}.get(name, 0)
     assert sum(_proven(name, records=2, seed=seed) for seed in seeds) <= most
 
 
