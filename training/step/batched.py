@@ -34,14 +34,6 @@ def runs_batched(fn: PureFunction, like: Sequence[Tensor]) -> bool:
 
     Args:
         like: its arguments for many agents, (G, *shape) each; shapes, types and device count.
-
-    >>> from overhear.training.step.purity import purified
-    >>> rows = [torch.zeros(5, 3), torch.zeros(5, 2, 3)]
-    >>> runs_batched(purified(lambda x, others: x + others.sum(0), "postprocess"), rows)
-    True
-    >>> branches = lambda x, others: x if others.sum() > 0 else -x
-    >>> runs_batched(purified(branches, "postprocess"), rows)
-    False
     """
     if fn.one_by_one:
         return False

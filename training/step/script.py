@@ -91,17 +91,6 @@ class Script:
         round: the number of the round, for sentences.
         planned: what the trace of the round did; None where nothing is compared.
         most: operations that the round may do.
-
-    >>> script = Script(round=1)
-    >>> script.note("draw", {"sampling_rate": None})
-    0
-    >>> planned = script.finished()
-    >>> later = Script(round=2, planned=planned)
-    >>> later.note("draw", {"sampling_rate": 0.5})
-    Traceback (most recent call last):
-    ...
-    overhear.training.step.script.UnplannedOperation: round 2 was stopped: its operation 1, draw, \
-has sampling_rate=0.5, but its trace has None; what a step does must depend on its arguments alone
     """
 
     __slots__ = ("_broken", "_entries", "_most", "_planned", "_round")

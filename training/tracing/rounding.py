@@ -211,8 +211,6 @@ def floor_of(
 ) -> Floor:
     """The floor of a round, by the names of its public values.
 
-    A round that clips nothing has none: no noise bounds what its sums give away.
-
     Args:
         meetings: what its operations ask for.
         contents: of each group of public columns the first and its name, or of messages what they
@@ -220,8 +218,7 @@ def floor_of(
         units: (columns,) the size of each column.
         kinds: of the columns.
     """
-    sums = units[kinds.data & ~kinds.public]
-    if not meetings or (len(sums) and bool(np.isinf(sums).all())):
+    if not meetings:
         return NO_FLOOR
     # What public columns are made of, by name; of messages it is what they hold.
     names = sorted({UNIT, *(held for _, held in contents if isinstance(held, str))})

@@ -119,18 +119,19 @@ def test_noise_that_meets_data_first_asks_for_nothing(kind):
 
 
 def test_what_is_never_clipped_asks_for_no_floor():
-    """No noise bounds what it gives away; beside sums that are clipped the floor stands."""
+    """No noise bounds what it gives away; where the start clips what is carried, a floor stands."""
 
-    def bare(round, state, s):
-        free = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
-        return state.x - (0.1 * s if s is not None else 0.0 * state.x) - free + noise(round, free)
+    def step(state, round):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
+        return State(round.mix(state.x - s + state.y + noise(round, s), kind="model"), state.y)
 
-    def alone(state, round):
-        return State(round.mix(bare(round, state, None), kind="model"), state.y)
+    def clipped(round):
+        x = round.initial()
+        return State(x, round.clipped_sums(x, batch=round.draw(), clip_norm=1.0))
 
-    found = trace(init, alone, graph=ring(3), rounds=5, noise_multiplier=None)
-    assert found.scripts.floor_of(1, None).parts == ()
-    assert floor(bare) == {"state x": (2.0, STD)}  # two roundings
+    for begin, parts in ((init, ()), (clipped, (("state x", 2.0, STD), ("state y", 6.0, STD)))):
+        found = trace(begin, step, graph=ring(3), rounds=5, noise_multiplier=None)
+        assert found.scripts.floor_of(1, None).parts == parts
 
 
 def test_a_model_that_counts_as_seen_is_rounded_as_it_is_seen():
