@@ -538,7 +538,8 @@ def account_of(
                 drawn=subject.drawn,
                 most_of_user=statement.at_once if statement.unit is Unit.USER else None,
                 disjoint=not statement.holders,
-            )
+            ),
+            finite=any(math.isfinite(g.epsilon) for g in every),
         ),
         warnings=(
             *warnings_of(

@@ -223,9 +223,10 @@ class Residues:
         known = _mask(columns_of(self._trace, Known), self._trace.columns)
         units = np.where(np.isfinite(self._record.units), self._record.units, 1.0)
         data = _mask(self._contributions, self._trace.columns).astype(float)
+        endless = np.asarray(self._lost @ (data * np.isinf(self._record.units))) > 0  # not clipped
         return (
             UNIT_ROUNDING * (self._lost @ np.where(known, units, 0.0)),
-            UNIT_ROUNDING * (self._lost @ np.where(known, 0.0, units)),
+            np.where(endless, np.inf, UNIT_ROUNDING * (self._lost @ np.where(known, 0.0, units))),
             np.asarray(self._lost @ data) > 0,
         )
 
@@ -254,7 +255,8 @@ class Residues:
         of_known, of_others, data = self._lost_sizes
         deviation = np.sqrt(self._squares @ _mask(noise, width).astype(float))
         of_known = self._passed_on(of_known * more, message, floor=_SMALL_KNOWN * deviation)
-        of_others = self._passed_on(of_others * more, message, floor=_ROUNDED * deviation)
+        of_others = np.where(more, of_others, 0.0)
+        of_others = self._passed_on(of_others, message, floor=_ROUNDED * deviation)
         much = (of_known > _SMALL_KNOWN * deviation) | (of_others > MOST_SHOWN * deviation)
         # Data that is seen without noise in the row itself is exposed in any case.
         clear = np.diff(self._full[:, self._contributions].indptr) > 0

@@ -21,7 +21,7 @@ from ..data.partition import check_cap
 from ..data.store import Held, check_copies
 from ..graphs.graph import Graph, Topology
 from ..graphs.participation import ReducedGraph
-from ..step.floor import Floor
+from ..step.floor import NO_FLOOR, Floor
 from ..step.perform import histories_of, perform
 from ..step.script import Operation, UnplannedOperation
 from ..step.values import Agents
@@ -106,6 +106,7 @@ class PlannedScripts:
         last: the last round that was planned.
         floors: what the start and each of `rounds` need of their public values.
         basis: how a record comes into batches, where there are figures of the run.
+        unclipped: whether no sum of data has a bound.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class PlannedScripts:
         graph: Topology | ReducedGraph,
         floors: Sequence[Floor],
         basis: Basis | None = None,
+        unclipped: bool = False,
     ) -> None:
+        self._unclipped = unclipped
         self.start, self._last, self._graph, self._basis = start, last, graph, basis
         self._floors = tuple(floors)
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
@@ -158,15 +161,20 @@ class PlannedScripts:
         drawn = [entry for entry in every if entry.operation == "draw"]
         return bool(drawn) and all(needs_users([one]) for one in drawn)
 
-    def resting_on(self, basis: Basis) -> PlannedScripts:
-        """The same for batches that are drawn so, for which there are figures."""
+    def resting_on(self, basis: Basis, *, finite: bool) -> PlannedScripts:
+        """The same for batches that are drawn so, for which there are figures.
+
+        Where none of them is finite, and nothing is clipped, rounding makes none too small.
+        """
+        bare = self._unclipped and not finite
         return PlannedScripts(
             self.start,
             self._rounds,
             last=self._last,
             graph=self._graph,
-            floors=self._floors,
+            floors=[NO_FLOOR] * len(self._floors) if bare else self._floors,
             basis=basis,
+            unclipped=self._unclipped,
         )
 
     def check_setting(self, setting: _PlannedSetting) -> None:

@@ -25,7 +25,6 @@ from ...privacy.participation import Draws, Reach
 from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.participation import ReducedGraph, number_of_sets, reduced, sets_missing
 from ..step.final_release import FinalRelease
-from ..step.floor import NO_FLOOR, Floor
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
 from ..step.perform import Performed, perform
 from .equivalent_rounds import EarlierRounds, is_equivalent
@@ -165,14 +164,11 @@ def trace(
         [call.script for call in by_turn],
         last=rounds,
         graph=graph,
-        floors=_floors(
-            start.record,
-            [of.record for of in turns.values()],
-            own,
-            by_turn,
-            graph=graph,
-            rounds=rounds,
-        ),
+        floors=[
+            start.record.floor,
+            *floors_of(own, by_turn, graph=graph, rounds=rounds, secrets=start.record.secrets),
+        ],
+        unclipped=_never_clips(start.record, *[of.record for of in turns.values()]),
     )
 
     # The same round again and again, or the graphs in turn.
@@ -310,26 +306,19 @@ def _every_round(
         [call.script for call in calls],
         last=rounds,
         graph=graph,
-        floors=_floors(start, [of.record for of in found], own, calls, graph=graph, rounds=rounds),
+        floors=[
+            start.floor,
+            *floors_of(own, calls, graph=graph, rounds=rounds, secrets=start.secrets),
+        ],
+        unclipped=_never_clips(start, *[of.record for of in found]),
     )
     return [(round_, 1) for round_ in found], scripts
 
 
-def _floors(
-    start: RoundRecord,
-    records: Sequence[RoundRecord],
-    step: Step,
-    calls: Sequence[TracedCall],
-    *,
-    graph: Topology | ReducedGraph,
-    rounds: int,
-) -> list[Floor]:
-    """Of the start and each call; none where nothing is ever clipped: no figure is finite."""
-    every = [g for r in (start, *records) for g in r.groups if isinstance(g, Contributions)]
-    if every and all(np.isinf(group.bounds).all() for group in every):
-        return [NO_FLOOR] * (1 + len(calls))
-    secrets = start.secrets
-    return [start.floor, *floors_of(step, calls, graph=graph, rounds=rounds, secrets=secrets)]
+def _never_clips(*records: RoundRecord) -> bool:
+    """Whether there are sums of data, and none has a bound."""
+    bounds = [g.bounds for of in records for g in of.groups if isinstance(g, Contributions)]
+    return bool(bounds) and bool(np.isinf(np.concatenate(bounds)).all())
 
 
 def _same_public(before: Any, after: Any) -> bool:

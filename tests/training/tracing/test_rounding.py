@@ -1,5 +1,6 @@
 """What late noise stands beside: steps that ask for a floor, and their sound neighbours."""
 
+import functools
 from typing import NamedTuple
 
 import pytest
@@ -9,6 +10,7 @@ from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.step.handles import Agents
+from overhear.training.tracing.scripts import Basis
 from overhear.training.tracing.trace import trace
 
 STD = 0.25
@@ -118,20 +120,34 @@ def test_noise_that_meets_data_first_asks_for_nothing(kind):
     assert floor(BARE[kind]) == {}
 
 
-def test_what_is_never_clipped_asks_for_no_floor():
-    """No noise bounds what it gives away; where the start clips what is carried, a floor stands."""
-
+@pytest.mark.parametrize(
+    ("clip_norm", "finite", "kept"), [(None, False, 0), (None, True, 1), (1.0, False, 1)]
+)
+def test_a_floor_falls_where_nothing_is_clipped_and_no_figure_is_finite(clip_norm, finite, kept):
     def step(state, round):
-        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=None)
-        return State(round.mix(state.x - s + state.y + noise(round, s), kind="model"), state.y)
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+        return State(round.mix(state.x - s + noise(round, s), kind="model"), state.y)
 
-    def clipped(round):
-        x = round.initial()
-        return State(x, round.clipped_sums(x, batch=round.draw(), clip_norm=1.0))
+    found = trace(init, step, graph=ring(3), rounds=5, noise_multiplier=None)
+    scripts = found.scripts.resting_on(Basis(sampling_rate=0.1), finite=finite)
+    assert len(scripts.floor_of(1, None).parts) == kept
 
-    for begin, parts in ((init, ()), (clipped, (("state x", 2.0, STD), ("state y", 6.0, STD)))):
-        found = trace(begin, step, graph=ring(3), rounds=5, noise_multiplier=None)
-        assert found.scripts.floor_of(1, None).parts == parts
+
+def test_data_that_cancel_leave_rounding_of_any_size_where_they_are_not_clipped():
+    def step(state, round, clip_norm):
+        s = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)
+        m = round.own(round.broadcast(state.x + s, kind="bare"))
+        return State(round.mix(m - s - state.x + noise(round, s), kind="model"), state.y)
+
+    def figure(clip_norm):
+        of = functools.partial(step, clip_norm=clip_norm)
+        found = trace(init, of, graph=ring(6), rounds=1, noise_multiplier=STD)
+        ((_, one),) = joint_sensitivities(found, ["final-models"], sampling_rate=1.0)
+        return one.largest
+
+    assert figure(1.0) == 0
+    with pytest.raises(UnsupportedView, match="cancels to rounding error"):
+        figure(None)
 
 
 def test_a_model_that_counts_as_seen_is_rounded_as_it_is_seen():
