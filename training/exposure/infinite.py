@@ -55,7 +55,7 @@ def replace_infinite_by_whole_run(
         by_rounds = sensitivity.adversary.sees is not Sees.ONE_MESSAGE
         leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
         # An unbounded contribution leaks whatever other rounds hide.
-        if leaks and not _bounded(traces):
+        if by_rounds and math.isinf(sensitivity.largest) and not _bounded(traces):
             settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
         elif by_rounds and (leaks or not pattern.is_every):
             settled.append(

@@ -161,7 +161,7 @@ class PlannedScripts:
         drawn = [entry for entry in every if entry.operation == "draw"]
         return bool(drawn) and all(needs_users([one]) for one in drawn)
 
-    def resting_on(self, basis: Basis, *, finite: bool) -> PlannedScripts:
+    def resting_on(self, basis: Basis, *, finite: bool = True) -> PlannedScripts:
         """The same for batches that are drawn so, for which there are figures.
 
         Where none of them is finite, and nothing is clipped, rounding makes none too small.
