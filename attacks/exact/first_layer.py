@@ -411,11 +411,11 @@ def _are_signs(found: Tensor) -> bool:
 
 
 def whole_layer(problem: Problem) -> Tensor | None:
-    """The gradient, a row for each output, of a network that is one linear layer."""
-    name, model = _linear(problem), problem.model
-    if name is None or len(list(model.parameters())) > 2:
-        return None
-    return joint_of(unflatten(model, problem.observation.gradient[0]), name)
+    """The gradient of a network that is one linear layer, a row for each output, the bias last."""
+    name, parts = _linear(problem), unflatten(problem.model, problem.observation.gradient[0])
+    if len(parts) == 1 and (weight := next(iter(parts.values()))).ndim == 2:
+        return nn.functional.pad(weight, (0, 1))  # a bias that is not there shows nothing
+    return joint_of(parts, name) if name is not None and len(parts) == 2 else None
 
 
 def may_be_made(joint: Tensor | None, inputs: Tensor) -> bool:

@@ -273,6 +273,7 @@ PAIRS: dict[str, tuple[Callable[[], nn.Module], int, float, torch.dtype, bool]] 
     "two outputs, zeros": (lambda: _two_outputs(0.0), 2, 1.0, torch.float32, True),
     "two outputs, small": (lambda: _two_outputs(0.0125), 2, 1.0, torch.float32, True),
     "two outputs": (lambda: _two_outputs(0.125), 2, 1.0, torch.float32, True),
+    "two outputs, weights": (lambda: nn.Linear(64, 2, bias=False), 2, 1.0, torch.float32, True),
     "two outputs, no bias": (lambda: nn.Linear(64, 2), 2, 1.0, torch.bfloat16, False),
     "no biases, one label": (
         lambda: nn.Sequential(nn.Linear(16, 32), nn.Sigmoid(), nn.Linear(32, 3)),
