@@ -52,7 +52,8 @@ from overhear.training.data.load import load_dataset
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.models.evaluation import Metrics, evaluate
+from overhear.training.models.evaluation import evaluate
+from overhear.training.models.metrics import Metrics
 
 DELTA, CLIP_NORM, FEATURES = 1e-5, 1.0, 123
 FILES = ("a9a", "a8a")

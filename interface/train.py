@@ -11,7 +11,7 @@ from ..runs.folder.resume import resume_run
 from ..runs.folder.run import train_run
 from ..runs.run_file.run_file import RunFile
 from ..runs.stop import tell
-from ..training.models.evaluation import Metrics
+from ..training.models.metrics import Metrics
 from .plan import config_of
 from .run import Run
 

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from .graphs.graph import Topology as Topology
     from .graphs.topologies import GRAPH_NAMES as GRAPH_NAMES
     from .graphs.topologies import build_graph as build_graph
-    from .models.evaluation import Metrics as Metrics
     from .models.evaluation import auroc as auroc
     from .models.evaluation import evaluate as evaluate
     from .models.losses import NetworkLoss as NetworkLoss
+    from .models.metrics import Metrics as Metrics
     from .models.parameters import MODEL_NAMES as MODEL_NAMES
     from .models.parameters import build_model as build_model
     from .models.parameters import flatten as flatten
@@ -74,7 +74,8 @@ _STANDS_IN = {
         "gradients.gradients": "PairGradients",
         "graphs.graph": "Graph GraphSequence Topology",
         "graphs.topologies": "GRAPH_NAMES build_graph",
-        "models.evaluation": "Metrics auroc evaluate",
+        "models.evaluation": "auroc evaluate",
+        "models.metrics": "Metrics",
         "models.losses": "NetworkLoss",
         "models.parameters": "MODEL_NAMES build_model flatten unflatten validate_model",
         "models.tasks": "ClassWeights Task",

@@ -27,7 +27,7 @@ from .log import current_log
 
 if TYPE_CHECKING:
     from ...runs.folder.run import Progress as TrainProgress
-    from ...training.models.evaluation import Metrics
+    from ...training.models.metrics import Metrics
 
 _WARM_S = 1.0  # after so many seconds without the first step the time of a step is known
 _SLOW_S = 10.0  # and with it

@@ -31,7 +31,7 @@ from ...training.data.store import digests_of
 from ...training.exposure.events import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.graphs.graph import Topology
-from ...training.models.evaluation import Metrics
+from ...training.models.metrics import Metrics
 from ...training.step.values import SERVER
 from ...training.tracing.trace import trace
 from ..judgement.facts import Facts

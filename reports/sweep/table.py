@@ -14,7 +14,7 @@ from ...privacy.plain_text import csv_text, markdown_text, plain
 from ...runs.numbers import bound
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
-from ...training.models.evaluation import Metrics
+from ...training.models.metrics import Metrics
 from .attacked import SCORES, OverImages, mean_score, over_images
 from .statistics import Difference, Mean, difference_of, mean_of, over_seeds
 

@@ -17,7 +17,7 @@ from ...privacy.guarantee import Guarantee
 from ...privacy.participation import Reach
 from ...privacy.releases.ledger import Spent
 from ...training.exposure.sensitivity import JointSensitivity, Release
-from ...training.models.evaluation import Metrics
+from ...training.models.metrics import Metrics
 from ..described import LARGEST_OBJECT, Described
 
 MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl

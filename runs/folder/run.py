@@ -36,7 +36,7 @@ from ...training.engine.exchange import share_root
 from ...training.engine.links import Gathered
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.transcript import Transcript
-from ...training.models.evaluation import Metrics
+from ...training.models.metrics import Metrics
 from ...training.models.parameters import sizes_of
 from ...training.noise_tests.noise_tests import RATE, NoiseTestFailed, NoiseTests
 from ...training.tracing.trace import check_noise

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...privacy.reference import second_opinion as reference
-from ...training.accounts.result import opinion_on
 from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
+from ...training.exposure.guarantees import opinion_on
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, figure, lower_bound
 from ..run_file.run_file import RunFile

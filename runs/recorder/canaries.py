@@ -152,7 +152,8 @@ class PlantedRows:
         """Score a release."""
         if not release.of or self._made is None or sent.value is None:
             return
-        noisy = sent.value.double() if sent.known is None else sent.value.double() - sent.known
+        noisy = torch.as_tensor(sent.value).double()
+        noisy = noisy if sent.known is None else noisy - torch.as_tensor(sent.known)
         (vector,), self._batch = release.of, None
         std = math.hypot(*(one.std for one in release.noise))
         self._made.note(noisy / sent.scale, std=std, clip=vector.clip, rate=vector.rate)

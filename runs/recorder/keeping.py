@@ -20,30 +20,40 @@ import hashlib
 import inspect
 import math
 import secrets
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.later import is_tensor, torch
 from ...privacy.releases.values import Clip, shown
 from ...training.engine.tensor_file import tensors_of
-from ...training.models.parameters import flatten
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 # Vectors and positions as a caller has them: tensors, arrays, models, lists.
 
-PRECISE = (torch.float32, torch.float64)
+
+def is_precise(found: Tensor | NDArray[Any]) -> bool:
+    """Whether its numbers have the digits of float32 or float64."""
+    return str(found.dtype).removeprefix("torch.") in ("float32", "float64")
 
 
 def vector_of(found: Any, name: str) -> Tensor:
-    """A flat vector (D,) on the host, in the precision that it has.
+    """A flat vector (D,) on the host, in the precision that it has; see `flat_of`."""
+    return torch.as_tensor(flat_of(found, name))
+
+
+def flat_of(found: Any, name: str) -> Tensor | NDArray[Any]:
+    """A flat vector (D,) on the host, in its own precision; an array if no part is a tensor.
 
     Args:
         found: a tensor, an array, a model, or a sequence or mapping of tensors, laid end to end.
@@ -53,16 +63,19 @@ def vector_of(found: Any, name: str) -> Tensor:
         TypeError: it is none of these.
         ValueError: it holds a number that is not finite.
 
-    >>> vector_of([torch.ones(2, 2), torch.zeros(1)], "value").tolist()
+    >>> flat_of([np.ones((2, 2)), np.zeros(1)], "value").tolist()
     [1.0, 1.0, 1.0, 1.0, 0.0]
     """
     try:
         flat = _flat(found, name)
-        finite = torch.isfinite(flat if flat.dtype in PRECISE else flat.float())
+        if isinstance(flat, np.ndarray):
+            finite = np.isfinite(flat)
+        else:
+            finite = torch.isfinite(flat if is_precise(flat) else flat.float()).numpy()
     except (RuntimeError, OverflowError) as error:  # sparse, without data, or too large a number
         raise _no_vector(found, name) from error
-    if not bool(finite.all()):
-        at = int((~finite).nonzero()[0])
+    if not finite.all():
+        at = int(np.flatnonzero(~finite)[0])
         raise InputError(
             f"{name} holds {float(flat[at])} at coordinate {at}; nothing that is not finite may be "
             "released: a receiver would see that a sum overflowed, which depends on the records"
@@ -70,20 +83,24 @@ def vector_of(found: Any, name: str) -> Tensor:
     return flat
 
 
-def _flat(found: Any, name: str) -> Tensor:
-    if isinstance(found, nn.Module):
+def _flat(found: Any, name: str) -> Tensor | NDArray[Any]:
+    if "torch" in sys.modules and isinstance(found, torch.nn.Module):
+        from ...training.models.parameters import flatten
+
         return flatten(found).detach().cpu().clone()
     if isinstance(found, Mapping):
         found = list(found.values())
     if isinstance(found, Sequence) and not isinstance(found, str) and found:
-        if all(isinstance(one, Tensor | np.ndarray) for one in found):
-            return torch.cat([_flat(one, name) for one in found])
+        if all(isinstance(one, np.ndarray) for one in found):
+            return np.concatenate([_flat(one, name) for one in found])
+        if all(is_tensor(one) or isinstance(one, np.ndarray) for one in found):
+            return torch.cat([torch.as_tensor(_flat(one, name)) for one in found])
         if all(isinstance(one, int | float) and not isinstance(one, bool) for one in found):
-            return torch.tensor(found, dtype=torch.float64)
+            return np.array(found, dtype=np.float64)
     if isinstance(found, np.ndarray) and found.dtype.kind == "f" and found.dtype.itemsize <= 8:
         # A copy: later steps of the caller may work in place.
-        return torch.from_numpy(np.array(found, dtype=found.dtype.newbyteorder("=")).ravel())
-    if isinstance(found, Tensor) and found.is_floating_point():
+        return np.array(found, dtype=found.dtype.newbyteorder("=")).ravel()
+    if is_tensor(found) and found.is_floating_point():
         return found.detach().cpu().reshape(-1).clone()
     raise _no_vector(found, name)
 
@@ -97,7 +114,7 @@ def _no_vector(found: Any, name: str) -> InputTypeError:
 
 def plain(found: Any) -> Any:
     """Numbers of numpy as those of Python, and tuples and sets as lists."""
-    if isinstance(found, np.ndarray | Tensor):
+    if isinstance(found, np.ndarray) or is_tensor(found):
         return plain(found.tolist())
     if isinstance(found, np.generic):
         return found.item()
@@ -112,7 +129,7 @@ def plain(found: Any) -> Any:
 
 def check_precise(found: Tensor, name: str) -> None:
     """Refuse numbers of so few digits that rounding hides what a check looks for."""
-    if found.dtype not in PRECISE:
+    if not is_precise(found):
         raise InputError(
             f"{name} is {str(found.dtype).removeprefix('torch.')}, whose rounding hides faults as "
             "large as the noise; release float32 or float64, or leave the round out of keep"
@@ -126,7 +143,7 @@ def positions_of(found: Any) -> NDArray[np.int64]:
         TypeError: no whole numbers.
         ValueError: a position below 0, or one that stands twice.
     """
-    if isinstance(found, Tensor):
+    if is_tensor(found):
         found = found.detach().cpu().numpy()
     array = np.asarray(found)
     if array.size == 0 and array.ndim == 1:
@@ -446,7 +463,7 @@ class Oracle:
             found = asked(point.clone(), positions.numpy().copy(), **more)
         except (Exception, SystemExit) as error:
             raise raised("gradients", error) from error
-        if not isinstance(found, Tensor | np.ndarray):
+        if not (is_tensor(found) or isinstance(found, np.ndarray)):
             raise InputTypeError(
                 f"gradients returned {type(found).__name__}; it must return a tensor or array"
             )
@@ -473,14 +490,14 @@ def per_example(
     model: nn.Module,
     data: Mapping[int, tuple[Tensor, Tensor]],
     *,
-    loss: Callable[[Tensor, Tensor], Tensor] = nn.functional.cross_entropy,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Callable[..., Tensor]:
     """A function of gradients, from a model and its loss: one backward an example, in float64.
 
     Args:
         model: the network; a kept point fills its parameters, in their order.
         data: by agent its inputs (n, *shape) and targets (n, ...).
-        loss: of (outputs (1, ...), targets (1, ...)), a scalar.
+        loss: of (outputs (1, ...), targets (1, ...)), a scalar; the cross-entropy when None.
 
     Returns:
         (point, positions, agent) -> (B, D).
@@ -488,6 +505,7 @@ def per_example(
     import copy
 
     network = copy.deepcopy(model).cpu().double()
+    loss = torch.nn.functional.cross_entropy if loss is None else loss
     shapes = [(name, of.shape) for name, of in network.named_parameters()]
     sizes = [shape.numel() for _, shape in shapes]
 

@@ -5,22 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
+from ...privacy.later import is_tensor, torch
 from ...privacy.releases.lines import Header, Played, Release, Vector
 from ...privacy.releases.received import Received
 from ...privacy.releases.values import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import PRECISE, KeptTranscript, check_precise, each_of, plain, vector_of
-from .outcome import kept_rows
+from .keeping import KeptTranscript, check_precise, each_of, is_precise, plain, vector_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...attacks.foreign.audit_training import Planted
 
 # What earlier lines say, which later ones may not deny.
 #
@@ -175,6 +178,8 @@ class DrawnNoise:
         number: of the draw.
         std: the deviation of each value.
         id: the source's name, where it has one.
+        dtype: "float32" or "float64".
+        device: None of an array.
         used: whether a release has it, so that no other may have it without its name.
     """
 
@@ -182,8 +187,8 @@ class DrawnNoise:
     shape: tuple[int, ...]
     std: float
     id: str | None
-    dtype: torch.dtype
-    device: torch.device
+    dtype: str
+    device: torch.device | None
     used: bool = False
 
     @property
@@ -231,8 +236,7 @@ class Draws:
         """Noise of a shape, as a tensor or, where `like` is one, an array."""
         self.check_process()
         of = self._noise_of(shape, std, id, like)
-        made = self.made(of).reshape(of.shape)
-        return made.numpy() if isinstance(like, np.ndarray) else made
+        return self.made(of).reshape(of.shape)
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
         dtype, device = _kind(like)
@@ -261,12 +265,13 @@ class Draws:
             )
         return one
 
-    def made(self, one: DrawnNoise) -> Tensor:
+    def made(self, one: DrawnNoise) -> Tensor | NDArray[Any]:
         """(D,) the numbers of some noise."""
-        z = self._randomness.normal(
-            round=one.number, call=0, rows=[0], width=one.values, dtype=one.dtype, device=one.device
-        )
-        return one.std * z[0]
+        place: Any = {"round": one.number, "call": 0, "rows": [0], "width": one.values}
+        if one.device is None:
+            return one.std * self._randomness.normal_array(**place, dtype=np.dtype(one.dtype))[0]
+        dtype = getattr(torch, one.dtype)
+        return one.std * self._randomness.normal(**place, dtype=dtype, device=one.device)[0]
 
     def enter(self, *, new: bool) -> None:
         """Give what waits to the round of a release; `new` where it is another than before."""
@@ -293,18 +298,24 @@ class Draws:
         return self._count
 
 
-def _kind(like: Any) -> tuple[torch.dtype, torch.device]:
+def _kind(like: Any) -> tuple[str, torch.device | None]:
+    """The precision of noise, and the device of a tensor; None of an array."""
     if like is None:
-        return torch.get_default_dtype(), torch.device("cpu")
-    if isinstance(like, Tensor):
-        dtype, device = like.dtype, like.device
+        if find_spec("torch") is None:
+            raise InputError(
+                "like is missing, and noise without it is a tensor of torch, which is not "
+                "installed; give like=, an array of the kind that the noise shall be"
+            )
+        return str(torch.get_default_dtype()).removeprefix("torch."), torch.device("cpu")
+    if is_tensor(like):
+        device = like.device
     elif isinstance(like, np.ndarray) and like.dtype.kind == "f" and like.dtype.itemsize <= 8:
-        dtype, device = torch.from_numpy(np.empty(0, like.dtype)).dtype, torch.device("cpu")
+        device = None
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
-    if dtype not in PRECISE:
-        raise InputError(f"like holds {dtype}; noise is drawn in float32 or float64")
-    return dtype, device
+    if not is_precise(like):
+        raise InputError(f"like holds {like.dtype}; noise is drawn in float32 or float64")
+    return like.dtype.newbyteorder("=").name if device is None else str(like.dtype)[6:], device
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
@@ -427,8 +438,8 @@ class Sent(NamedTuple):
         scale: of the sum and its noise.
     """
 
-    value: Tensor | None
-    known: Tensor | None
+    value: Tensor | NDArray[Any] | None
+    known: Tensor | NDArray[Any] | None
     scale: float
 
 
@@ -452,7 +463,7 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
-    value, known, scale = sent
+    value, known = (None if of is None else torch.as_tensor(of) for of in sent[:2])
     assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
@@ -478,7 +489,7 @@ def transcribed(
     return KeptTranscript(
         value=value,
         known=known,
-        scale=scale,
+        scale=sent.scale,
         batches=positions,
         records=held,
         points=points,
@@ -499,7 +510,7 @@ def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
             one = next(fits, None)
         if one is not None and one.values == width:
             one.used = True
-            found[j] = (source.std / one.std) * drawn.made(one).cpu()
+            found[j] = (source.std / one.std) * torch.as_tensor(drawn.made(one)).cpu()
     return found
 
 
@@ -507,6 +518,8 @@ def _rows(
     release: Release, rows: Any, order: Any, positions: Mapping[int, Tensor]
 ) -> dict[int, Tensor]:
     """Sketches of what each record of a vector's batch added, in the order of its positions."""
+    from .outcome import kept_rows
+
     found = dict[int, Tensor]()
     given = each_of(order, len(release.of), "batch")
     for j, one in enumerate(each_of(rows, len(release.of), "rows")):

@@ -18,14 +18,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, Header, read_header
 from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_keys, party, shown
-from .canaries import rehearsal_of
 from .keeping import kept_folder, plain
 from .recorder import Observing, Recorder, System
 
@@ -130,9 +128,13 @@ def record(
     entry, header = _header(given)
     # The file, new or gone on with, and which rounds are kept beside it.
     rehearsal = adapter.rehearsal if isinstance(adapter, Observing) else None
-    planted = data if adapter is None and isinstance(data, Planted) else None
-    if planted is not None:
-        rehearsal = rehearsal_of(planted)
+    planted = None
+    if adapter is None and data is not None:
+        from ...attacks.foreign.audit_training import Planted
+        from .canaries import rehearsal_of
+
+        planted = data if isinstance(data, Planted) else None
+        rehearsal = None if planted is None else rehearsal_of(planted)
     new = not resume and rehearsal is None
     file_path = _path(Path(path), header, folder=adapter is not None, new=new)
     kept = rounds_to_keep(keep)

@@ -9,27 +9,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import Statement, Unit
+from ...privacy.later import torch
 from ...privacy.noise.floor import MOST_LOST, mu_lost
 from ...privacy.releases.chained_file import ChainedFile, round_number
 from ...privacy.releases.lines import Header, Loose, Release, party_name, read_release
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
-from .canaries import PlantedRows
-from .keeping import PRECISE, each_of, keep, plain, positions_of, vector_of
+from .keeping import each_of, flat_of, is_precise, keep, plain, positions_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ...attacks.foreign.audit_training import Planted
     from ...attacks.foreign.claimed import Claimed
+    from .canaries import PlantedRows
     from .outcome import Conformance
 
 
@@ -102,19 +103,32 @@ def check_floor(release: Release, sent: Sent) -> None:
     # Noise that two parties know hides nothing from one of them, unless there is no other.
     own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
     deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
-    kind = torch.float32 if known is None and beside.dtype not in PRECISE else beside.dtype
-    beside = beside.double()
-    lost = mu_lost(float(beside.norm()), deviation, eps=torch.finfo(kind).eps)
+    kind = str(beside.dtype).removeprefix("torch.")
+    if known is None and not is_precise(beside):
+        kind = "float32"
+    known_to_numpy = kind in ("float16", "float32", "float64")
+    digits = np.finfo(kind) if known_to_numpy else torch.finfo(getattr(torch, kind))
+    beside = np.asarray(beside if isinstance(beside, np.ndarray) else beside.double(), np.float64)
+    lost = mu_lost(float(np.linalg.norm(beside)), deviation, eps=float(digits.eps))
     if lost <= MOST_LOST:
         return
-    at = int(beside.abs().argmax())
+    at = int(np.abs(beside).argmax())
     raise InputError(
         f"{name} is as large as {float(beside[at]):g} (coordinate {at}), and its noise has "
         f"deviation {deviation:.3g}: where noise comes in last, the rounding of "
-        f"{str(kind).removeprefix('torch.')} adds {lost:.2g} to mu, and {MOST_LOST:.2g} is the "
+        f"{kind} adds {lost:.2g} to mu, and {MOST_LOST:.2g} is the "
         "most; where noise is added to the clipped sum before anything else, say noise_first=True, "
         "which is then assumed; else add it there, or centre the values"
     )
+
+
+def _rows_of(planted: Planted | None) -> PlantedRows | None:
+    """What replaces the rows of canaries in an audit."""
+    if planted is None:
+        return None
+    from .canaries import PlantedRows
+
+    return PlantedRows(planted)
 
 
 class Recorder:
@@ -142,7 +156,7 @@ class Recorder:
         planted: Planted | None = None,
     ) -> None:
         self._file, self.header, self._keep = file, header, keep
-        self._planted, self._canaries = planted, None if planted is None else PlantedRows(planted)
+        self._planted, self._canaries = planted, _rows_of(planted)
         self._drawn, self._said, self._lock = Draws(), EarlierLines(header), threading.RLock()
         self._round, self._place, self._open = -1, 0, True
         self._goes_on = before is not None
@@ -344,8 +358,8 @@ class Recorder:
                     )
             # A value whose noise is lost in rounding is refused.
             sent = Sent(
-                None if value is None else vector_of(value, "value"),
-                None if known is None else vector_of(known, "known"),
+                None if value is None else flat_of(value, "value"),
+                None if known is None else flat_of(known, "known"),
                 scale,
             )
             check_floor(release, sent)

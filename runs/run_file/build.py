@@ -31,8 +31,9 @@ from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled
 from ...training.graphs.topologies import build_graph
-from ...training.models.evaluation import NOT_COUNTED, Metrics, evaluate
+from ...training.models.evaluation import NOT_COUNTED, evaluate
 from ...training.models.losses import NetworkLoss, loss_named
+from ...training.models.metrics import Metrics
 from ...training.models.parameters import build_model, sizes_of, validate_model
 from ...training.models.tasks import AreaUnderCurve, ClassWeights, Task, with_centres
 from ...training.own.names import algorithm_named

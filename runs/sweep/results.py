@@ -24,7 +24,7 @@ from ...privacy.errors import InputError
 from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
 from ...privacy.guarantee import Guarantee
-from ...training.models.evaluation import Metrics
+from ...training.models.metrics import Metrics
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.records import read_metrics

@@ -32,10 +32,9 @@ from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.values import SERVER
 from ...privacy.releases.views import Exposed, Views
 from ...privacy.target import Goal
-from ..exposure.guarantees import guarantee, run_epsilon
+from ..exposure.guarantees import guarantee, opinion_on, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
 from .paragraph import Explanation, claims_of, explain_releases, worst_off
-from .result import opinion_on
 from .summary import Figures
 from .targets import reached
 

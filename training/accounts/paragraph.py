@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +19,12 @@ from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View, matched_filter
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity, Release
-from ..exposure.whole_run import effective_of
 from ..graphs.participation import MISSING
-from ..tracing.round_trace import RoundTrace
-from ..tracing.trace import AlgorithmTrace
 from .summary import Summary, rounded_down, rounded_up
+
+if TYPE_CHECKING:
+    from ..tracing.round_trace import RoundTrace
+    from ..tracing.trace import AlgorithmTrace
 
 _CHANGES = {
     (Unit.RECORD, Adjacency.ADD_OR_REMOVE_ONE): "adding or removing one record",
@@ -370,6 +372,8 @@ def _explained(
     if sensitivity.whole_run or sensitivity.adversary.sees is Sees.ONE_MESSAGE:
         return found
     round_ = _round(traces, top.first)
+    from ..exposure.whole_run import effective_of
+
     view = round_.view(effective_of(sensitivity.adversary, encrypted=encrypted))
     if view.noise.shape[0] > _MOST_MESSAGES:
         return _without_parts(

@@ -13,9 +13,7 @@ from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
-from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
 from ..algorithms.algorithm import Algorithm, Bound, Form
-from ..exposure.events import asked_releases, counted
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
 from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
@@ -461,31 +459,3 @@ def memory_words(
 
 
 # What another library says of the releases of a run.
-
-
-def opinion_on(
-    epsilon: float,
-    sensitivity: JointSensitivity,
-    *,
-    statement: Statement,
-    noise_multiplier: float,
-    rounds: int | Sequence[int] | None = None,
-) -> SecondOpinion:
-    """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
-
-    Args:
-        sensitivity: as for `run_epsilon`.
-        statement: as for `run_epsilon`.
-        noise_multiplier: as for `run_epsilon`.
-        rounds: as for `run_epsilon`.
-    """
-    releases = asked_releases(sensitivity, rounds)
-    hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
-    return second_opinion(
-        counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
-        if hidden
-        else {},
-        ours=epsilon,
-        delta=statement.delta,
-        adjacency=statement.adjacency,
-    )

@@ -13,15 +13,17 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from ...privacy._validate import within
 from ...privacy.errors import InputError
+from ...privacy.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _DIGEST = 8  # bytes of a user's number
 

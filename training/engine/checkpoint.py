@@ -16,14 +16,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import torch
-from safetensors.torch import save
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...privacy.later import torch
 from .tensor_file import read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ROUND, _SUM, _FORMAT = "round", "sha256", "format"
 FORMAT = "1"
@@ -68,6 +69,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         ...     print(load_checkpoint(path).round)
         7
     """
+    from safetensors.torch import save
+
     state = {name: value.detach().cpu().contiguous() for name, value in checkpoint.state.items()}
     facts = {**checkpoint.facts, _ROUND: str(checkpoint.round), _FORMAT: FORMAT}
     write_durably(path, save(state, metadata={**facts, _SUM: _sum(state, facts)}))

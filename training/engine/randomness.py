@@ -32,14 +32,15 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError
-from ..device.philox import normal_rows
+from ...privacy.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LEAST_WIDTH, _LEAST_PART = 2**12, 2**16  # of a row, and of a thread's rows together, in values
 _DRAWS = 4  # of hardened noise: their sum halved has variance 1
@@ -193,9 +194,8 @@ class SecretRandomness:
                 round=round, call=call, rows=rows, width=width, dtype=dtype, device=device
             )
         out = torch.empty(len(rows), width, dtype=dtype)
-        values = out.numpy()
         # A row is the stream of its source from its start, so who draws it does not show.
-        parts = _parts(len(rows), width)
+        parts, values = _parts(len(rows), width), out.numpy()
         if len(parts) == 1:
             self._fill(values, round=round, call=call, rows=rows)
             return out
@@ -206,6 +206,14 @@ class SecretRandomness:
             ]
         for one in drawn:
             one.result()
+        return out
+
+    def normal_array(
+        self, *, round: int, call: int, rows: Sequence[int], width: int, dtype: np.dtype[Any]
+    ) -> np.ndarray[Any, Any]:
+        """(rows, width) the noise that `normal` gives on the CPU, as an array, without torch."""
+        out = np.empty((len(rows), width), dtype=dtype)
+        self._fill(out, round=round, call=call, rows=rows)
         return out
 
     def _fill(
@@ -239,6 +247,8 @@ class SecretRandomness:
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> Tensor:
+        from ..device.philox import normal_rows
+
         # A key of 64 bits and a nonce of 64: two calls share noise only where all 128 are equal.
         stream = self.stream(Purpose.DEVICE_KEY, round=round, call=call, row=self._purpose)
         return normal_rows(

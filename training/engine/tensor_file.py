@@ -10,18 +10,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from ...privacy.bounded import check_expansion, check_memory, decoding
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import PackedArrays, read_array
 from ...privacy.formats.safetensors_header import read_header
 from ...privacy.formats.tensor_archives import NPY, NPZ, TORCH, check_torch, kind_of
+from ...privacy.later import is_tensor, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,7 +139,7 @@ def _of_torch(path: Path) -> TensorFile:
             )
         if name in tensors or name in said:
             raise InputError(f"{path} holds {name!r:.80} twice; keep one of them")
-        if isinstance(value, Tensor):
+        if is_tensor(value):
             tensors[name or "0"] = value.detach()
         elif isinstance(value, list | tuple) and all(type(v) in _NUMBERS for v in value):
             said[name] = ",".join(map(str, value))
@@ -161,8 +163,9 @@ _NUMBERS = {int, float, str}  # and words
 
 def _signed(tensor: Tensor) -> Tensor:
     """Unsigned integers of more than 8 bits as int64: with others torch does not compute."""
-    wide = not (tensor.is_floating_point() or tensor.dtype in _COMPUTED)
+    kind = str(tensor.dtype).removeprefix("torch.")
+    wide = not (tensor.is_floating_point() or kind in _COMPUTED)
     return tensor.to(torch.int64) if wide else tensor
 
 
-_COMPUTED = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+_COMPUTED = {"int64", "int32", "int16", "int8", "uint8", "bool"}

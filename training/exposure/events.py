@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
@@ -20,9 +21,10 @@ from ...privacy.batches.sampling import Drawing, EpochRound, Scheme, epoch_event
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Statement, Status
 from ...privacy.participation import Draws, Event, Reach, cohort, group
-from ..tracing.linear_forms import Contributions
-from ..tracing.round_trace import RoundTrace
 from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, bound_of
+
+if TYPE_CHECKING:
+    from ..tracing.round_trace import RoundTrace
 
 _MOST_COUNTS = 64  # numbers of records that a lower bound is looked at for
 
@@ -319,6 +321,8 @@ def check_draws(trace: RoundTrace, scheme: Scheme, *, first: int) -> None:
     Raises:
         UnsupportedMechanism: with the reason, and what can be drawn so.
     """
+    from ..tracing.linear_forms import Contributions
+
     groups = [g for g in trace.groups if isinstance(g, Contributions)]
     if any(g.users is not None for g in groups):
         raise UnsupportedMechanism(

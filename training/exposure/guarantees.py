@@ -24,6 +24,7 @@ from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
+from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
 
@@ -289,4 +290,32 @@ def calibrated_multiplier(
         start=needed,
         otherwise=f"accountant='{statement.accountant}' finds no noise for epsilon={epsilon:g}; "
         "choose a larger epsilon or a larger delta",
+    )
+
+
+def opinion_on(
+    epsilon: float,
+    sensitivity: JointSensitivity,
+    *,
+    statement: Statement,
+    noise_multiplier: float,
+    rounds: int | Sequence[int] | None = None,
+) -> SecondOpinion:
+    """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
+
+    Args:
+        sensitivity: as for `run_epsilon`.
+        statement: as for `run_epsilon`.
+        noise_multiplier: as for `run_epsilon`.
+        rounds: as for `run_epsilon`.
+    """
+    releases = asked_releases(sensitivity, rounds)
+    hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)
+    return second_opinion(
+        counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
+        if hidden
+        else {},
+        ours=epsilon,
+        delta=statement.delta,
+        adjacency=statement.adjacency,
     )

@@ -14,10 +14,9 @@ from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import Status, Unit
 from ...privacy.participation import Draws, Reach
-from ..tracing.round_trace import RoundTrace
-from ..tracing.trace import AlgorithmTrace, parts_of
 
 if TYPE_CHECKING:
+    from ..tracing.round_trace import RoundTrace
     from ..tracing.trace import AlgorithmTrace
 
 
@@ -315,6 +314,8 @@ def single_message(
     traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float
 ) -> JointSensitivity:
     """What one message alone says of a victim: what papers usually account for."""
+    from ..tracing.trace import parts_of
+
     releases, kinds = [], []
     for part in parts_of(traces):
         alone, kind = part.base.single_message(victim)

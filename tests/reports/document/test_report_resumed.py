@@ -28,7 +28,7 @@ from overhear.runs.folder.resume import check_exposures, resume_run
 from overhear.runs.folder.run import plan_session, train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
 from overhear.training.exposure.sensitivity import Release
-from overhear.training.models.evaluation import Metrics
+from overhear.training.models.metrics import Metrics
 from tests.conftest import typed
 from tests.reports.document.test_collect import reported
 from tests.reports.document.test_html import Page

@@ -1,7 +1,7 @@
 """What a run was, in numbers; the rest is tested on real runs in test_report."""
 
 from overhear.reports.document.summary import utility
-from overhear.training.models.evaluation import Metrics
+from overhear.training.models.metrics import Metrics
 
 LINES = [
     Metrics(

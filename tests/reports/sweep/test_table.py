@@ -18,7 +18,7 @@ from overhear.reports.sweep.statistics import difference_of, mean_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.sweep.results import PointResult, write_result, write_tuned
 from overhear.runs.sweep.sweep_file import checked, file_text, points_of
-from overhear.training.models.evaluation import Metrics
+from overhear.training.models.metrics import Metrics
 
 BASE = {"data": {"name": "digits"}}
 SPENT = {"algorithm.name": ["zeta"], "privacy.noise_multiplier": [1, 2]}

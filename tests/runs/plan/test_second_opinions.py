@@ -15,8 +15,7 @@ from overhear.runs.plan.opinions import (
 )
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.training.accounts.result import opinion_on
-from overhear.training.exposure.guarantees import run_epsilon
+from overhear.training.exposure.guarantees import opinion_on, run_epsilon
 from tests.small_run import run_text
 
 RUN = run_text(

@@ -11,7 +11,7 @@ from overhear.privacy.errors import InputError, InputTypeError, UnsupportedView
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.participation import Event, group, poisson
 from overhear.training import account
-from overhear.training.accounts.result import opinion_on
+from overhear.training.exposure.guarantees import opinion_on
 from overhear.training.step.round import Round
 from tests.training.states import State
 

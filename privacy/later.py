@@ -1,0 +1,29 @@
+"""torch, imported when a name of it is used first.
+
+Budgets, accounts of declared logs, recorders and reports hold no tensor unless somebody gives them
+one, so they work where torch is not installed; a module of theirs takes `torch` from here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+
+    class _Later:
+        def __getattr__(self, name: str) -> Any:
+            import torch
+
+            return getattr(torch, name)
+
+    torch = _Later()
+
+
+def is_tensor(found: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor, of which there is none before torch is imported."""
+    loaded = sys.modules.get("torch")
+    return loaded is not None and isinstance(found, loaded.Tensor)
