@@ -9,11 +9,12 @@ keeps a second process out.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -99,6 +100,19 @@ class Chain:
         hashed = self._hashed.copy()
         hashed.update(content)
         return hashed.hexdigest()
+
+
+def sign(secret: bytes, *parts: str | bytes) -> bytes:
+    """What only who has the secret can say of these parts: their HMAC-SHA-256, 32 bytes.
+
+    >>> sign(b"a", "ab", "c") == sign(b"a", "a", "bc")
+    False
+    """
+    told = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        told.update(len(data).to_bytes(8, "little") + data)
+    return told.digest()
 
 
 def damaged(path: Path, at: int, why: str) -> InputError:
@@ -234,6 +248,18 @@ def round_number(value: Any, *, least: int) -> int | None:
     """
     whole = isinstance(value, int) and not isinstance(value, bool)
     return value if whole and least <= value <= _MOST_ROUND else None
+
+
+def rounds_text(numbers: Sequence[int]) -> str:
+    """Rounds in words.
+
+    >>> rounds_text([1, 2, 50]), rounds_text(list(range(1, 31)))
+    ('rounds 1, 2, 50', 'rounds 1 to 30')
+    """
+    word = "round" if len(numbers) == 1 else "rounds"
+    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{word} {numbers[0]} to {numbers[-1]}"
+    return f"{word} {', '.join(map(str, numbers))}"
 
 
 def check_release(release: Any) -> None:

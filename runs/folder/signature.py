@@ -26,8 +26,8 @@ from pathlib import Path
 from ...privacy.bounded import check_links, read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...privacy.releases.chained_file import sign as signed_by
 from ...privacy.releases.log import holds_logs
-from ...training.engine.ranks import sign as signed_by
 from .folder import RUN, SIGNATURE, SUMS, check_sums, digest, listed, require, write_sums
 
 NAMESPACE = "overhear"  # a signature for mail or of a commit is none of a folder

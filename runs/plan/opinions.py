@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ...privacy.reference import second_opinion as reference
-from ...training.accounts.traced_twice import TracedTwice, Verdict, check_account
 from ...training.exposure.guarantees import opinion_on
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, figure, lower_bound
-from ..run_file.run_file import RunFile
-from .plan import Plan
 from .schema import Planned, SecondOpinion
+
+if TYPE_CHECKING:
+    from ...training.accounts.traced_twice import TracedTwice
+    from ..run_file.run_file import RunFile
+    from .plan import Plan
 
 
 def with_opinions(plan: Plan) -> Planned:
@@ -108,6 +111,8 @@ def second_traces(
         plan: of it.
         seconds: that all of it may take; what it does not reach is not checked.
     """
+    from ...training.accounts.traced_twice import check_account
+
     if plan.account is None:
         return {}
     victim = None if config.privacy is None else config.privacy.victim
@@ -117,10 +122,13 @@ def second_traces(
 def trace_words(found: TracedTwice) -> str:
     """The verdict in a clause.
 
+    >>> from overhear.training.accounts.traced_twice import TracedTwice, Verdict
     >>> trace_words(TracedTwice(adversary="eavesdropper", who="eavesdropper", victim=0, first=2.0,
     ...     second=2.0, verdict=Verdict.AGREES))
     'agrees: 2.000 over all rounds'
     """
+    from ...training.accounts.traced_twice import Verdict
+
     if found.second is None:
         return f"not checked: {found.because}"
     ends = f"{figure(found.second, 4)} over all rounds"
@@ -134,6 +142,8 @@ def trace_words(found: TracedTwice) -> str:
 
 def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
     """The sentence for figures that a second tracer contradicts; empty without any."""
+    from ...training.accounts.traced_twice import Verdict
+
     said = [
         f"a second tracer finds more against {name} than is stated ({one.because})"
         for name, one in found.items()

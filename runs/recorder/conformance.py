@@ -26,12 +26,13 @@ from torch import Tensor
 
 from ...attacks.checks.result import Check, Verdict
 from ...privacy.errors import InputError
+from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.lines import Loose, party_name
 from ...privacy.releases.log import read_log
 from ...privacy.releases.values import check_keys, number, shown
 from .chance_checks import check_residuals, check_sampler, check_sums
 from .keeping import Gradients, Oracle, plain, raised, vector_of
-from .left_over import KeptRelease, KeptRounds, LeftOver, rounds_text
+from .left_over import KeptRelease, KeptRounds, LeftOver
 from .outcome import Conformance, check_rows, is_random
 
 # Checks that leave nothing to chance: messages, points, knowledge.

@@ -32,7 +32,7 @@ from ...attacks.checks.recording import Part, Residual
 from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...privacy.releases.chained_file import round_number
+from ...privacy.releases.chained_file import round_number, rounds_text
 from ...privacy.releases.lines import Header, Played, Release, Vector, party_name
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.values import shown
@@ -381,18 +381,6 @@ class LeftOver:
     def told(self) -> str:
         """See `Recording`."""
         return rounds_text(self.rounds.numbers)
-
-
-def rounds_text(numbers: Sequence[int]) -> str:
-    """Rounds in words.
-
-    >>> rounds_text([1, 2, 50]), rounds_text(list(range(1, 31)))
-    ('rounds 1, 2, 50', 'rounds 1 to 30')
-    """
-    word = "round" if len(numbers) == 1 else "rounds"
-    if len(numbers) > 3 and list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{word} {numbers[0]} to {numbers[-1]}"
-    return f"{word} {', '.join(map(str, numbers))}"
 
 
 def _grouped(rows: Sequence[Row], key: Callable[[Row], object]) -> list[list[Row]]:

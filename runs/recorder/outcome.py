@@ -9,15 +9,12 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from ... import __version__
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
-from ...attacks.foreign.audit_training import TrainingAudit
 from ...attacks.foreign.claimed import claim_of_log
 from ...attacks.foreign.scores_audit import ScoresAudit
 from ...privacy.accounting.request import Adjacency
@@ -26,12 +23,19 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.later import is_tensor, torch
+from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ..audit.evidence_schema import Audit
 from ..folder.folder import AUDIT
 from .keeping import Oracle, sketch
-from .left_over import LeftOver, OracleBatch, rounds_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...attacks.foreign.audit_training import TrainingAudit
+    from .left_over import LeftOver, OracleBatch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -160,7 +164,7 @@ def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
         ValueError: another number of rows.
     """
     every = rows if isinstance(rows, list) else [rows]
-    parts = [torch.as_tensor(one) for one in every if isinstance(one, Tensor | np.ndarray)]
+    parts = [torch.as_tensor(one) for one in every if is_tensor(one) or isinstance(one, np.ndarray)]
     if len(parts) < len(every) or not all(one.is_floating_point() and one.ndim for one in parts):
         raise InputTypeError(
             "rows must be gradients (B, D), one for each record of the batch, as a tensor, an "
@@ -469,6 +473,8 @@ def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[P
     folders = {path.resolve().parent for path in log.paths}
     if len(folders) != 1:
         raise InputError("the logs lie in several folders, and an audit is kept in that of all")
+    from ...attacks.foreign.audit_training import TrainingAudit
+
     first = found.first if isinstance(found, TrainingAudit) else found
     claimed = first.claimed
     known = claim_of_log(log, delta=claimed.delta)
@@ -514,7 +520,7 @@ def _audited(
         "estimators": [],
         "words": found.words(),
     }
-    if isinstance(found, TrainingAudit) and (again := found.again) is not None:
+    if (again := getattr(found, "again", None)) is not None:  # of a training that was audited
         row["again"] = {"epsilon": again.epsilon, "confidence": again.confidence}
     return row
 

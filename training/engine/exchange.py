@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.errors import InputError
+from ...privacy.releases.chained_file import sign
 from .randomness import Purpose, SecretRandomness
-from .ranks import MissingRank, Ranks, sign
+from .ranks import MissingRank, Ranks
 
 _MOST_OPERATIONS = 256  # of one batch
 _NONCE = 32  # bytes

@@ -19,8 +19,6 @@ Without a secret (empty) anybody can say it, and a signature is no more than a c
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import math
 from dataclasses import dataclass, field
 
@@ -168,16 +166,3 @@ def check_fit(bound: Bound, graph: Topology, *, blocks: int, ranks: Ranks | None
         raise InputError(
             f"ranks of {ranks.agents} agents for a graph of {graph.agents}; give both the same"
         )
-
-
-def sign(secret: bytes, *parts: str | bytes) -> bytes:
-    """What only who has the secret can say of these parts: their HMAC-SHA-256, 32 bytes.
-
-    >>> sign(b"a", "ab", "c") == sign(b"a", "a", "bc")
-    False
-    """
-    told = hmac.new(secret, digestmod=hashlib.sha256)
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        told.update(len(data).to_bytes(8, "little") + data)
-    return told.digest()
