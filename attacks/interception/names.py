@@ -79,3 +79,18 @@ def found_in_all(each: Sequence[str], error: float, blind: float) -> str:
     if all(one.startswith("blind") for one in each):
         return "blind guess"
     return NO_BETTER if is_no_better(error, blind) else NEARER
+
+
+def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
+    """Whether an attack is at least as strong as one that is asked for.
+
+    Args:
+        tried: a name in `problem.objective.PRESETS`.
+        asked: another one.
+        weighed: whether the attack that was tried weighed public records, which `matched` does
+            where they are given and one record is observed.
+
+    >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
+    (True, False)
+    """
+    return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))

@@ -226,18 +226,3 @@ def preset_of(name: str, starts: int | None = None) -> Preset:
     if name not in PRESETS:
         raise InputError(f"preset={name!r} is unknown; choose one of {', '.join(PRESETS)}")
     return PRESETS[name] if starts is None else replace(PRESETS[name], starts=starts)
-
-
-def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
-    """Whether an attack is at least as strong as one that is asked for.
-
-    Args:
-        tried: a name in `PRESETS`.
-        asked: another one.
-        weighed: whether the attack that was tried weighed public records, which `matched` does
-            where they are given and one record is observed.
-
-    >>> satisfies("matched", "inverting-gradients"), satisfies("posterior", "matched")
-    (True, False)
-    """
-    return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))

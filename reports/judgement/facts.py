@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
 from ...privacy.guarantee import Guarantee, Unit
@@ -17,14 +18,16 @@ from ...runs.audit.evidence import LastModel, Membership
 from ...runs.audit.evidence_schema import Attack, Audit
 from ...runs.folder.records import Items
 from ...runs.folder.signature import Signed
-from ...runs.plan.plan import Plan
 from ...runs.plan.schema import SecondOpinion
 from ...runs.run_file.run_file import RunFile
-from ...training.accounts.traced_twice import TracedTwice
 from ...training.own.names import algorithm_named, known_algorithm
 from ..schema import Declared, Report
 from ..schema import Remedy as Fix
 from .policy import Limit
+
+if TYPE_CHECKING:
+    from ...runs.plan.plan import Plan
+    from ...training.accounts.traced_twice import TracedTwice
 
 _ANY_NETWORK = 10**9
 

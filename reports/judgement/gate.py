@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...attacks.bounds.lower_bounds import LEAST_SHARE
-from ...attacks.interception.names import NOT_IDENTIFIED
-from ...attacks.problem.objective import satisfies
+from ...attacks.interception.names import NOT_IDENTIFIED, satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
 from ...privacy.plain_text import plain

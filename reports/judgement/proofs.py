@@ -8,7 +8,7 @@ from ...attacks.bounds.evidence import LINKS
 from ...privacy.reference.second_opinion import AGREES_WITHIN
 from ...runs.audit.evidence_schema import Audit, AuditCheck, AuditedAdversary
 from ...runs.numbers import percent
-from ...training.accounts.traced_twice import Verdict
+from ...training.accounts.summary import Verdict
 from .facts import Facts
 from .findings import Action, Finding, Kind, Remedy
 from .sentence import Figure, Value

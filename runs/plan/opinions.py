@@ -127,7 +127,7 @@ def trace_words(found: TracedTwice) -> str:
     ...     second=2.0, verdict=Verdict.AGREES))
     'agrees: 2.000 over all rounds'
     """
-    from ...training.accounts.traced_twice import Verdict
+    from ...training.accounts.summary import Verdict
 
     if found.second is None:
         return f"not checked: {found.because}"
@@ -142,7 +142,7 @@ def trace_words(found: TracedTwice) -> str:
 
 def contradicted_trace(found: Mapping[str, TracedTwice]) -> str:
     """The sentence for figures that a second tracer contradicts; empty without any."""
-    from ...training.accounts.traced_twice import Verdict
+    from ...training.accounts.summary import Verdict
 
     said = [
         f"a second tracer finds more against {name} than is stated ({one.because})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from pandas import DataFrame
     from rich.table import Table
+
+
+class Verdict(enum.StrEnum):
+    """What a second tracer says of a figure."""
+
+    AGREES = "agrees"
+    LOOSER = "looser"
+    CONTRADICTED = "contradicted"
+    NOT_CHECKED = "not checked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)

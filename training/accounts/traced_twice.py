@@ -8,7 +8,6 @@ not checked   it has no answer, for a reason that is given
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,18 +32,10 @@ from ..second_tracer.dense_round import NotAnswered
 from ..second_tracer.second_trace import SecondTrace, VictimShifts
 from .accounted_run import AccountedRun
 from .result import Account
+from .summary import Verdict
 
 _AGREES = 1e-9  # relative
 _SECONDS = 20.0  # of all figures of an account together
-
-
-class Verdict(enum.StrEnum):
-    """What a second tracer says of a figure."""
-
-    AGREES = "agrees"
-    LOOSER = "looser"
-    CONTRADICTED = "contradicted"
-    NOT_CHECKED = "not checked"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
