@@ -48,7 +48,7 @@ def check_account(
     with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
         from ..runs.errors import ContradictedProof
         from ..runs.plan.opinions import contradicted_trace, second_traces
-        from ..training.accounts.traced_twice import Verdict
+        from ..training.accounts.summary import Verdict
 
         config, plan = _planned(run, overrides or ())
         found = second_traces(config, plan, seconds=seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +41,7 @@ from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import REPORT_SCHEMA, About, Released, Report, Reproduce, Run, Tool
 from ..total.total import total_of_runs
 from .html import render
-from .summary import course, risk_by_adversary, run_facts, traffic, utility
+from .summary import course, made_now, risk_by_adversary, run_facts, traffic, utility
 
 _POINTS = 12  # of epsilon by round
 _LARGEST_PICTURE, _LONG = 64 << 20, 8 << 30  # bytes of a picture, and of any other file
@@ -152,11 +151,6 @@ def collect(
     }
     # What is not there has no key in the file.
     return report.model_copy(update={key: one for key, one in told.items() if one is not None})
-
-
-def made_now() -> str:
-    """When a report is made, in UTC."""
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _recipients(config: RunFile, plan: Plan, ledger: Released, victim: int) -> Recipients:

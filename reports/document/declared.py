@@ -43,9 +43,8 @@ from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import KINDS, fill, text_of
 from ..judgement.wording import sentence
 from ..schema import REPORT_SCHEMA, Declared, KeptChecks, Released, Report, Reproduce, Run, Tool
-from .collect import made_now
 from .html import render
-from .summary import MOST_LINKS, risk_of, utility
+from .summary import MOST_LINKS, made_now, risk_of, utility
 
 # What the figures rest on. An assumption is checked where a check of kept releases passed, and the
 # entry says in which rounds.

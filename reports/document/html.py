@@ -37,9 +37,8 @@ from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
 from ..references import HEURISTIC, References, kind_of, sign_of
-from ..schema import Report
+from ..schema import Report, Total
 from ..template import template
-from ..total.total import notes
 from .summary import summary_of
 
 _SEES = {
@@ -162,7 +161,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
             else None
         ),
         recipient_notes=report.recipients.sentences() if report.recipients else [],
-        total_notes=[] if report.total is None else list(notes(report.total)),
+        total_notes=_notes(report.total),
         environment=_flat(report.reproduce.environment.dump()),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
@@ -170,6 +169,15 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
 
 
 @functools.cache
+def _notes(total: Total | None) -> list[str]:
+    """What stands below the total of several runs, where there is one."""
+    if total is None:
+        return []
+    from ..total.total import notes
+
+    return list(notes(total))
+
+
 def _yardstick() -> list[dict[str, str]]:
     """What published deployments state: who, what it protects, epsilon, delta, source."""
     table = tomllib.loads(Path(__file__).with_name("yardstick.toml").read_text(encoding="utf-8"))

@@ -14,7 +14,6 @@ from ..judgement.sentence import adversary_words, text_of
 from ..judgement.verdict import verdict
 from ..references import STATUSES, epsilon_text
 from ..schema import Report
-from ..total.total import sentences
 
 
 def report_markdown(report: Report) -> str:
@@ -98,6 +97,8 @@ def _total(report: Report) -> Iterator[str]:
     """What this run and the others that were named cost together."""
     if report.total is None:
         return
+    from ..total.total import sentences
+
     rows = [["adversary", "this run, at that delta", "all runs together", "status"]]
     rows += [
         [row.name, bound(row.alone[0]), epsilon_text(row.epsilon, upper=row.is_bound), row.status]

@@ -5,6 +5,7 @@ Everything here is said again below, with what it rests on. Nothing here is comp
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 import math
 import statistics
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,22 +25,21 @@ from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.releases.ledger import Spent
 from ...runs.folder import folder as run_folder
 from ...runs.folder.records import Stopped, read_stopped
-from ...runs.plan.plan import Plan
-from ...runs.run_file.build import Built
-from ...runs.run_file.run_file import RunFile
-from ...training.data.store import digests_of
 from ...training.exposure.events import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.graphs.graph import Topology
 from ...training.models.metrics import Metrics
-from ...training.step.values import SERVER
-from ...training.tracing.trace import trace
 from ..judgement.facts import Facts
 from ..judgement.sentence import Figure, Sentence, fill
 from ..judgement.verdict import Outcome, Verdict
 from ..judgement.wording import who
 from ..references import kind_of
 from ..schema import About, Hits, Odds, Report, Risk, Run, Utility
+
+if TYPE_CHECKING:
+    from ...runs.plan.plan import Plan
+    from ...runs.run_file.build import Built
+    from ...runs.run_file.run_file import RunFile
 
 # What each adversary's figure means for one record, as odds that a reader can picture.
 #
@@ -61,6 +61,11 @@ class Source(enum.StrEnum):
     CURVE = "trade-off curve"
     NOTHING = "nothing protects"
     NO_BOUND = "no bound"
+
+
+def made_now() -> str:
+    """When a report is made, in UTC."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]) -> dict[str, Risk]:
@@ -449,6 +454,9 @@ def _links(graph: Topology, *, victim: int) -> _Links:
 
 def traffic(built: Built, plan: Plan) -> Traffic:
     """Between whom the start and the first rounds send anything, as traced."""
+    from ...training.step.values import SERVER
+    from ...training.tracing.trace import trace
+
     bound = built.bound(plan.noise_multiplier)
     graph = built.setting.graph
     period = min(len(graph.graphs), built.rounds)
@@ -466,6 +474,8 @@ def traffic(built: Built, plan: Plan) -> Traffic:
 
 def duplicates(built: Built) -> int:
     """Records that are equal to another one, over all shards."""
+    from ...training.data.store import digests_of
+
     every = np.concatenate(
         [digests_of(shard, targets=False) for shard in built.setting.shards], axis=None
     )

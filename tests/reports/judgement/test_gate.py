@@ -19,7 +19,8 @@ from overhear.reports.judgement.verdict import verdict
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.plan.schema import SecondOpinion
-from overhear.training.accounts.traced_twice import TracedTwice, Verdict
+from overhear.training.accounts.summary import Verdict
+from overhear.training.accounts.traced_twice import TracedTwice
 from tests.conftest import typed
 from tests.runs.evidence.evidence import AUDIT, attack, audit, audited
 from tests.runs.evidence.membership import membership

@@ -18,7 +18,8 @@ from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import Reach
 from overhear.privacy.view import view as first_view
 from overhear.training import ALGORITHMS, Round
-from overhear.training.accounts.traced_twice import TracedTwice, Verdict, check_account
+from overhear.training.accounts.summary import Verdict
+from overhear.training.accounts.traced_twice import TracedTwice, check_account
 from overhear.training.step.operations import reply_order
 from overhear.training.step.values import Batch, Edges
 from overhear.training.tracing.traced_round import TracedRound
