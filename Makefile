@@ -118,6 +118,9 @@ docs-links: $(READY)
 test-wheel: wheel
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/wheel dist/*.whl
 	PYTHONPATH=build/wheel:. $(BIN)/python -m pytest -q tests/wheel.py $(PYTEST_ARGS)
+	rm -rf build/base && $(PYTHON) -m venv build/base
+	build/base/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	build/base/bin/python tests/base_install.py
 
 clean:
 	rm -rf $(VENV) $(FLOWER) build dist *.egg-info demo-run

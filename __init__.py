@@ -64,21 +64,33 @@ _STANDS_IN = {
 _IMPORTED_AS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn"}
 
 
+def package_of(module: str) -> str:
+    """The package of an index that a module is of.
+
+    >>> package_of("PIL.Image")
+    'pillow'
+    """
+    stem = module.partition(".")[0]
+    return _IMPORTED_AS.get(stem, stem.replace("_", "-"))
+
+
 def requirement(module: str) -> str | None:
     """What an index is asked for where a module is missing; None where none of ours needs it.
 
-    >>> requirement("PIL.Image")
-    'pillow>=12.3'
+    Of what trains it is all of that, since who misses one of it mostly misses the rest.
+
+    >>> requirement("typer.main"), requirement("torch") == requirement("PIL.Image")
+    ('typer>=0.16', True)
     """
     import re
     from importlib.metadata import requires
 
-    stem = module.partition(".")[0]
-    package = _IMPORTED_AS.get(stem, stem.replace("_", "-"))
-    for line in requires(DISTRIBUTION) or ():
-        found = line.partition(";")[0].strip()
-        if re.split(r"[^\w.-]", found)[0] == package:
-            return found
+    package = package_of(module)
+    lines = [line.replace("'", '"').split(";") for line in requires(DISTRIBUTION) or ()]
+    trains = [line[0].strip() for line in lines if line[-1].strip() == 'extra == "train"']
+    for line in (line[0].strip() for line in lines):
+        if re.split(r"[^\w.-]", line)[0] == package:
+            return '" "'.join(trains) if line in trains else line
     return None
 
 
@@ -97,7 +109,13 @@ def lazy_names(
 
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f".{places[name]}", package), name)
+        try:
+            found = getattr(import_module(f".{places[name]}", package), name)
+        except ModuleNotFoundError:
+            from .privacy.errors import needed
+
+            with needed(name):
+                raise
         setattr(sys.modules[package], name, found)
         return found
 

@@ -37,13 +37,13 @@ def _load_and_run() -> int:
 
         return run()
     except ModuleNotFoundError as error:  # without it not even an error is told
-        from .. import requirement
+        from .. import package_of, requirement
 
-        if (found := requirement(error.name or "")) is None:
+        name = error.name or ""
+        if (found := requirement(name)) is None:
             raise
-        sys.stderr.write(
-            f'error: overhear needs {error.name}, which is not installed: pip install "{found}"\n'
-        )
+        needed = f'{package_of(name)}, which is not installed: pip install "{found}"'
+        sys.stderr.write(f"error: overhear needs {needed}\n")
         return 2
 
 

@@ -24,15 +24,10 @@ from ..privacy.formats.codec import finite
 from ..privacy.formats.pictures import opened_picture
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
-from ..reports.document.collect import collect, report_run
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
 from ..reports.document.found import columns_of, found_folder, read_found, render_found, write_found
 from ..reports.document.markdown import report_markdown
-from ..reports.sweep.plot import Pictures, drawn_pictures
-from ..runs.attack.attack import attack_as_asked, attack_run
 from ..runs.attack.gradients_schema import GradientAttack
-from ..runs.attack.words import summary_lines
-from ..runs.audit.audit import audit_folder
 from ..runs.audit.evidence import read_audit
 from ..runs.audit.evidence_schema import Attack, Audit
 from ..runs.errors import ContradictedProof
@@ -44,6 +39,8 @@ from ..training.own.objects import give
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from ..reports.schema import Report as Written
 
 _LEFT = ' style="text-align:left"'
 
@@ -212,15 +209,29 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
         if format == "html":
             page = write_found(gradients)
             return Report(page.read_text(encoding="utf-8"), format, page)
+        from ..runs.attack.words import summary_lines
+
         told = read_found(gradients)
         lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
         return Report(lines if format == "md" else _json(told.dump()), format)
     declared = holds_logs(folder)
     if format == "html":
-        page = write_declared(folder) if declared else report_run(folder, show_records=show_records)
+        page = write_declared(folder) if declared else _page_of_run(folder, show_records)
         return Report(page.read_text(encoding="utf-8"), format, page)
-    report = report_of_logs(account_of_logs([folder])) if declared else collect(folder)
+    report = report_of_logs(account_of_logs([folder])) if declared else _of_run(folder)
     return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
+
+
+def _page_of_run(folder: Path, show_records: bool) -> Path:
+    from ..reports.document.collect import report_run
+
+    return report_run(folder, show_records=show_records)
+
+
+def _of_run(folder: Path) -> Written:
+    from ..reports.document.collect import collect
+
+    return collect(folder)
 
 
 def _json(value: Any) -> str:
@@ -300,6 +311,8 @@ def audit_of_folder(
     folder: Path, *, again: bool = False, device: str | None = None, **keys: Any
 ) -> AuditResult:
     """Audit the run of a folder, with keys of [audit] in place of those of its run file."""
+    from ..runs.audit.audit import audit_folder
+
     overrides = overrides_of({f"audit.{key}": value for key, value in keys.items()})
     try:
         found = audit_folder(folder, overrides=overrides, device=device, again=again)
@@ -479,6 +492,8 @@ class GradientResult(GradientAttack, InRows):
 
     def __repr__(self) -> str:
         """The lines that `overhear invert` prints."""
+        from ..runs.attack.words import summary_lines
+
         return plain_lines("\n".join(summary_lines(self, self.folder)))
 
     def __str__(self) -> str:
@@ -507,6 +522,8 @@ def _drawn(rows: Sequence[tuple[str, Sequence[str]]], folder: Path) -> Figure:
         (name, [(folder / one, "") if (folder / one).is_file() else None for one in files])
         for name, files in shown
     ]
+    from ..reports.sweep.plot import Pictures, drawn_pictures
+
     figure = drawn_pictures([[Pictures(found)]])
     width, height = figure.get_size_inches()
     figure.set_size_inches(2 * width, 2 * height)  # for a screen
@@ -524,6 +541,8 @@ def attack_of_folder(
     folder: Path, *, name: str | None = None, device: str | None = None, **keys: Any
 ) -> AttackResult:
     """Attack the run of a folder, with keys of [attack] in place of those of its run file."""
+    from ..runs.attack.attack import attack_as_asked, attack_run
+
     if keys.get("denoiser") is not None:
         keys["denoiser"] = give(keys["denoiser"], key="[attack] denoiser")
     given = overrides_of({f"attack.{key}": value for key, value in keys.items()})

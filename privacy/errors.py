@@ -17,10 +17,11 @@ import difflib
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from .. import requirement
+from .. import package_of, requirement
 from .plain_text import plain_sentence
 
 
@@ -146,8 +147,20 @@ def needs(what: str, module: str) -> NotInstalled:
     """
     if (found := requirement(module)) is None:
         raise LookupError(module)
-    package = re.split(r"[^\w.-]", found)[0]
-    return NotInstalled(f'{what} needs {package}, which is not installed: pip install "{found}"')
+    return NotInstalled(
+        f'{what} needs {package_of(module)}, which is not installed: pip install "{found}"'
+    )
+
+
+@contextmanager
+def needed(what: str) -> Iterator[None]:
+    """Say of a package that is missing what needs it, as `needs` does."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if requirement(error.name or "") is None:
+            raise
+        raise needs(what, error.name or "") from None
 
 
 _LONGEST = 300  # characters

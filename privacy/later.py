@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+__all__ = ["is_network", "is_tensor", "torch"]
+
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 else:
 
     class _Later:
@@ -27,3 +29,9 @@ def is_tensor(found: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor, of which there is none before torch is imported."""
     loaded = sys.modules.get("torch")
     return loaded is not None and isinstance(found, loaded.Tensor)
+
+
+def is_network(found: object) -> TypeGuard[nn.Module]:
+    """Whether it is a network of torch."""
+    loaded = sys.modules.get("torch")
+    return loaded is not None and isinstance(found, loaded.nn.Module)

@@ -20,7 +20,6 @@ import hashlib
 import inspect
 import math
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.later import is_tensor, torch
+from ...privacy.later import is_network, is_tensor, torch
 from ...privacy.releases.values import Clip, shown
 from ...training.engine.tensor_file import tensors_of
 
@@ -84,7 +83,7 @@ def flat_of(found: Any, name: str) -> Tensor | NDArray[Any]:
 
 
 def _flat(found: Any, name: str) -> Tensor | NDArray[Any]:
-    if "torch" in sys.modules and isinstance(found, torch.nn.Module):
+    if is_network(found):
         from ...training.models.parameters import flatten
 
         return flatten(found).detach().cpu().clone()

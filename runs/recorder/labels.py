@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, needed
 from ...privacy.later import is_tensor, torch
 from ...privacy.releases.lines import Header, Played, Release, Vector
 from ...privacy.releases.received import Received
@@ -301,12 +300,8 @@ class Draws:
 def _kind(like: Any) -> tuple[str, torch.device | None]:
     """The precision of noise, and the device of a tensor; None of an array."""
     if like is None:
-        if find_spec("torch") is None:
-            raise InputError(
-                "like is missing, and noise without it is a tensor of torch, which is not "
-                "installed; give like=, an array of the kind that the noise shall be"
-            )
-        return str(torch.get_default_dtype()).removeprefix("torch."), torch.device("cpu")
+        with needed("noise without like=, an array,"):
+            return str(torch.get_default_dtype()).removeprefix("torch."), torch.device("cpu")
     if is_tensor(like):
         device = like.device
     elif isinstance(like, np.ndarray) and like.dtype.kind == "f" and like.dtype.itemsize <= 8:

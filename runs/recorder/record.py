@@ -18,8 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, needed
 from ...privacy.guarantee import Unit
+from ...privacy.later import torch
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, Header, read_header
 from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
@@ -138,6 +139,9 @@ def record(
     new = not resume and rehearsal is None
     file_path = _path(Path(path), header, folder=adapter is not None, new=new)
     kept = rounds_to_keep(keep)
+    if kept:
+        with needed("keep"):  # transcripts are tensors
+            torch.get_default_dtype()
     if rehearsal is not None:
         file_path, kept = rehearsal, frozenset()
     file, log = _opened(file_path, entry, header, resume=resume)
