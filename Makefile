@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 FLOWER := .venv-flower
+RAY := .venv-ray
 OUT ?= demo-run
 export OMP_NUM_THREADS ?= 1
 # Modules are compiled once, not by each process that a test starts.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower lint pyright size golden bench gpu wheel test-wheel docs docs-links pictures clean
+.PHONY: help install demo page-checkers test test-slow test-all test-seconds test-flower test-ray lint pyright size golden bench gpu wheel test-wheel docs docs-links pictures clean
 
 help:
 	@echo "make demo        plan, train, attack, audit and report on bundled digits"
@@ -17,6 +18,7 @@ help:
 	@echo "make test-all    every test, quick and slow, in one session"
 	@echo "make test-seconds writes what the tests of the last test-all took to tests/seconds.txt"
 	@echo "make test-flower the tests that need Flower, in an environment of their own"
+	@echo "make test-ray    the tests that need ray, in an environment of their own"
 	@echo "make lint        ruff, mypy; make pyright is a second opinion"
 	@echo "make size        how large the code is, beside its limits and goals"
 	@echo "make golden      whether small runs leave what they left before, bit for bit"
@@ -66,6 +68,15 @@ test-seconds:
 # Flower brings other versions of typer and rich than the command line is tested with.
 test-flower: $(FLOWER)/.installed
 	$(FLOWER)/bin/python -m pytest -q tests/adapters/flower $(PYTEST_ARGS)
+
+# Ray takes minutes to begin and to end, and has no build for each new Python.
+test-ray: $(RAY)/.installed
+	$(RAY)/bin/python -m pytest -q tests/runs/sweep/test_sweep.py -k ray $(PYTEST_ARGS)
+
+$(RAY)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,ray]"
+	@touch $@
 
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
@@ -123,4 +134,4 @@ test-wheel: wheel
 	build/base/bin/python tests/base_install.py
 
 clean:
-	rm -rf $(VENV) $(FLOWER) build dist *.egg-info demo-run
+	rm -rf $(VENV) $(FLOWER) $(RAY) build dist *.egg-info demo-run

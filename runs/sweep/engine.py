@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 import signal
@@ -412,14 +413,15 @@ class Engine:
                 f"ray is {ray.__version__}, which runs what anybody on its network sends; install "
                 "ray>=2.52, which can ask for a token"
             )
+        quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._address is not None:
             _check_answers(self._address)
-            ray.init(address=self._address, log_to_driver=False)
+            ray.init(address=self._address, **quiet)
             return
         ray.init(
             address="local",  # neither of RAY_ADDRESS nor of what a file in /tmp names
             num_cpus=self._jobs,
-            log_to_driver=False,
+            **quiet,
             include_dashboard=False,
             _node_ip_address=_LOOPBACK,
             _temp_dir=private,

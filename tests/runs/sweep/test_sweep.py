@@ -401,6 +401,28 @@ def test_with_a_worker_killed_every_run_is_there_once(tmp_path, run_file, backen
     _check_whole(out, 6)
 
 
+@pytest.mark.slow
+def test_a_cluster_of_ray_that_was_started_runs_a_sweep_without_a_word_of_its_own(
+    tmp_path, run_file, monkeypatch
+):
+    pytest.importorskip("ray.util", reason="ray is not installed: make test-ray")
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = ["start", "--head", "--port", "6399", "--num-cpus", "2", "--node-ip-address"]
+    sweep, out = _written(tmp_path / "s.toml", run_file, seeds=1), tmp_path / "d"
+    subprocess.run([*ray, *start, "127.0.0.1", "--include-dashboard=false"], check=True)
+    try:
+        process = _start(out, sweep, "--backend", "ray", "--address", "127.0.0.1:6399")
+        said = process.communicate(timeout=300)[0].decode()
+    finally:
+        subprocess.run([*ray, "stop"], check=True)
+    assert process.returncode == 0, said
+    assert "ray" not in said.lower().replace(str(tmp_path).lower(), ""), said
+    _check_whole(out, 2)
+
+
 LISTENING = """
 import stat
 import sys
