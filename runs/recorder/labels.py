@@ -463,7 +463,9 @@ def transcribed(
     check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}
-    positions, held, points = dict[int, Tensor](), dict[int, int](), dict[int, Tensor]()
+    positions: dict[int, Tensor] = {}
+    held: dict[int, int] = {}
+    points: dict[int, Tensor] = {}
     given = each_of(point, len(release.of), "point")
     for j, vector in enumerate(release.of):
         if given[j] is not None:
@@ -495,7 +497,7 @@ def transcribed(
 
 def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
     """Of each source that the recorder drew what is in the sum; an unnamed draw is used once."""
-    found = dict[int, Tensor]()
+    found: dict[int, Tensor] = {}
     for j, source in enumerate(release.noise):
         if source.id is not None:
             one = drawn.named.get(source.id)
@@ -515,7 +517,7 @@ def _rows(
     """Sketches of what each record of a vector's batch added, in the order of its positions."""
     from .outcome import kept_rows
 
-    found = dict[int, Tensor]()
+    found: dict[int, Tensor] = {}
     given = each_of(order, len(release.of), "batch")
     for j, one in enumerate(each_of(rows, len(release.of), "rows")):
         if one is None:

@@ -125,7 +125,8 @@ def _of_torch(path: Path) -> TensorFile:
     check_torch(path)
     with decoding(path, TORCH):
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    tensors, said = dict[str, Tensor](), dict[str, str]()
+    tensors: dict[str, Tensor] = {}
+    said: dict[str, str] = {}
     pending: list[tuple[str, object, int]] = [("", held, 0)]
     seen = 0
     # Nested values are named by their path; how many and how deep is bounded.
