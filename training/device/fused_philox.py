@@ -1,0 +1,87 @@
+"""The noise of `philox` by one kernel of Triton, which is imported where a CUDA device needs it.
+
+A program makes a block of pairs, counted through all rows: the words of `philox4x32` as uint32, and
+Box-Muller in float64 by CUDA's libdevice, in the order of operations of `philox.fill_by_tensors`.
+Products and sums are not contracted to one rounding, as they are two there. Arguments have one type
+whatever their values, so that the code that was compared with the reference is the one that runs.
+A number that a kernel assigns to a name becomes float32, so none is assigned here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 256  # pairs a program
+_UNIT = tl.constexpr(2.0**-53)
+_TURN = tl.constexpr(2.0**-53 * math.tau)
+
+
+def _fill(
+    out: tl.tensor,
+    sources: tl.tensor,
+    rows: tl.tensor,
+    pairs: tl.tensor,
+    odd: tl.tensor,
+    key_0: tl.tensor,
+    key_1: tl.tensor,
+    nonce_0: tl.tensor,
+    nonce_1: tl.tensor,
+    draws: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    row, pair = place // pairs, place % pairs
+    held = row < rows
+    source = tl.load(sources + row, mask=held, other=0).to(tl.uint32)
+    counter = pair.to(tl.uint32)
+    nonce_0, nonce_1 = nonce_0.to(tl.uint32), nonce_1.to(tl.uint32)
+    key_0, key_1 = key_0.to(tl.uint32), key_1.to(tl.uint32)
+    cosines = tl.zeros((block,), tl.float64)
+    sines = tl.zeros((block,), tl.float64)
+    for _ in range(draws):
+        a, b, c, d = tl.philox_impl(counter, source, nonce_0, nonce_1, key_0, key_1)
+        u = ((a.to(tl.int64) << 21) | (b >> 11).to(tl.int64)) + 1
+        v = (c.to(tl.int64) << 21) | (d >> 11).to(tl.int64)
+        radius = tl.sqrt(tl.log(u.to(tl.float64) * _UNIT) * -2)
+        angle = v.to(tl.float64) * _TURN
+        cosines += tl.cos(angle) * radius
+        sines += tl.sin(angle) * radius
+        counter += 1 << 30
+    first = 2 * pair
+    into = out + row * (2 * pairs.to(tl.int64) - odd) + first
+    tl.store(into, cosines * draws**-0.5, mask=held)
+    tl.store(into + 1, sines * draws**-0.5, mask=held & (pair < pairs - odd))
+
+
+_NUMBERS = ["rows", "pairs", "odd", "key_0", "key_1", "nonce_0", "nonce_1"]
+_kernel: Any = triton.jit(_fill, do_not_specialize=_NUMBERS)
+
+
+def fill(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> None:
+    """Fill a tensor with noise, in one launch.
+
+    Args:
+        out: (rows, width), contiguous, float32 or float64; width at most 2^31.
+        sources: (rows,) int64 in [0, 2^32), on the device of `out`.
+        secret: four integers in [0, 2^32), the key and the nonce.
+        draws: 1 to 4, added and scaled.
+    """
+    rows, width = out.shape
+    pairs = (width + 1) // 2
+    if rows and pairs:
+        words = [word - (word >> 31 << 32) for word in secret]  # as int32 holds them
+        with torch.cuda.device_of(out):
+            _kernel[(triton.cdiv(rows * pairs, _BLOCK),)](
+                *(out, sources, rows, pairs, width % 2, *words),
+                draws=draws,
+                block=_BLOCK,
+                num_warps=_BLOCK // 32,
+                enable_fp_fusion=False,
+            )
