@@ -26,23 +26,22 @@ _TURN = tl.constexpr(2.0**-53 * math.tau)
 def _fill(
     out: tl.tensor,
     sources: tl.tensor,
-    rows: tl.tensor,
-    pairs: tl.tensor,
-    odd: tl.tensor,
-    key_0: tl.tensor,
-    key_1: tl.tensor,
-    nonce_0: tl.tensor,
-    nonce_1: tl.tensor,
+    rows: tl.int64,
+    width: tl.int64,
+    key: tl.uint64,
+    nonce: tl.uint64,
     draws: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
+    pairs = (width.to(tl.int64) + 1) // 2
     place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     row, pair = place // pairs, place % pairs
     held = row < rows
     source = tl.load(sources + row, mask=held, other=0).to(tl.uint32)
     counter = pair.to(tl.uint32)
-    nonce_0, nonce_1 = nonce_0.to(tl.uint32), nonce_1.to(tl.uint32)
-    key_0, key_1 = key_0.to(tl.uint32), key_1.to(tl.uint32)
+    key, nonce = key.to(tl.uint64), nonce.to(tl.uint64)
+    key_0, key_1 = key.to(tl.uint32), (key >> 32).to(tl.uint32)
+    nonce_0, nonce_1 = nonce.to(tl.uint32), (nonce >> 32).to(tl.uint32)
     cosines = tl.zeros((block,), tl.float64)
     sines = tl.zeros((block,), tl.float64)
     for _ in range(draws):
@@ -54,14 +53,12 @@ def _fill(
         cosines += tl.cos(angle) * radius
         sines += tl.sin(angle) * radius
         counter += 1 << 30
-    first = 2 * pair
-    into = out + row * (2 * pairs.to(tl.int64) - odd) + first
+    into = out + row * width + 2 * pair
     tl.store(into, cosines * draws**-0.5, mask=held)
-    tl.store(into + 1, sines * draws**-0.5, mask=held & (pair < pairs - odd))
+    tl.store(into + 1, sines * draws**-0.5, mask=held & (2 * pair + 1 < width))
 
 
-_NUMBERS = ["rows", "pairs", "odd", "key_0", "key_1", "nonce_0", "nonce_1"]
-_kernel: Any = triton.jit(_fill, do_not_specialize=_NUMBERS)
+_kernel: Any = triton.jit(_fill, do_not_specialize=["rows", "width", "key", "nonce"])
 
 
 def fill(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> None:
@@ -74,14 +71,12 @@ def fill(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> 
         draws: 1 to 4, added and scaled.
     """
     rows, width = out.shape
-    pairs = (width + 1) // 2
-    if rows and pairs:
-        words = [word - (word >> 31 << 32) for word in secret]  # as int32 holds them
+    blocks = triton.cdiv(rows * ((width + 1) // 2), _BLOCK)
+    if blocks:
         with torch.cuda.device_of(out):
-            _kernel[(triton.cdiv(rows * pairs, _BLOCK),)](
-                *(out, sources, rows, pairs, width % 2, *words),
-                draws=draws,
-                block=_BLOCK,
+            _kernel[(blocks,)](
+                *(out, sources, rows, width, secret[0] | secret[1] << 32),
+                *(secret[2] | secret[3] << 32, draws, _BLOCK),
                 num_warps=_BLOCK // 32,
                 enable_fp_fusion=False,
             )

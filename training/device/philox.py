@@ -136,8 +136,7 @@ def normal_rows(
 
 def fill_by_tensors(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> None:
     """Fill (rows, width) by tensor operations of any device: the reference of the fused kernel."""
-    # In parts, several rows together or a row in parts. What a value is depends on its place alone,
-    # so the parts do not show.
+    # Several rows at once, or a part of one: a value depends on its place alone.
     width = out.shape[1]
     pairs, most = (width + 1) // 2, pairs_at_once(out.device)
     tall = max(1, most // max(1, pairs))
@@ -154,26 +153,24 @@ def fused(device: torch.device, dtype: torch.dtype, draws: int) -> Fill | None:
     """The fused kernel, or None where it does not give the values of `fill_by_tensors`.
 
     It is compared once in a process for each device, type and number of draws, which are code of
-    their own. Where it differs or cannot be compiled, a warning says so.
+    their own, and in float64 for each. Where it differs or fails to compile, a warning says so.
     """
     key = device, dtype, draws
     if key not in _fused:
-        _fused[key] = None
         try:
             from .fused_philox import fill
 
-            found = _difference(fill, device, dtype, draws)
+            found = _difference(fill, device, torch.float64, draws)
+            found = found or _difference(fill, device, dtype, draws)
         except Exception as error:  # noqa: BLE001 - whatever a compiler or a driver raises
             found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        _fused[key] = None if found else fill
         if found:
             warnings.warn(
                 f"the fused kernel of noise is not used on {device} ({found}): tensor operations "
-                "make the same noise, several times slower; check the installed triton, and that "
-                "it finds a C compiler",
+                "make the same noise, several times slower; check triton and its C compiler",
                 stacklevel=3,
             )
-        else:
-            _fused[key] = fill
     return _fused[key]
 
 
