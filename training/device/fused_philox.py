@@ -9,18 +9,18 @@ A number that a kernel assigns to a name becomes float32, so none is assigned he
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
+with suppress(ImportError):  # torch for the CPU alone brings no Triton
+    import triton.language as tl
+
 _BLOCK = 256  # pairs a program
-_UNIT = tl.constexpr(2.0**-53)
-_TURN = tl.constexpr(2.0**-53 * math.tau)
 
 
 def _fill(
@@ -48,8 +48,8 @@ def _fill(
         a, b, c, d = tl.philox_impl(counter, source, nonce_0, nonce_1, key_0, key_1)
         u = ((a.to(tl.int64) << 21) | (b >> 11).to(tl.int64)) + 1
         v = (c.to(tl.int64) << 21) | (d >> 11).to(tl.int64)
-        radius = tl.sqrt(tl.log(u.to(tl.float64) * _UNIT) * -2)
-        angle = v.to(tl.float64) * _TURN
+        radius = tl.sqrt(tl.log(u.to(tl.float64) * 2.0**-53) * -2)
+        angle = v.to(tl.float64) * (2.0**-53 * 6.283185307179586)
         cosines += tl.cos(angle) * radius
         sines += tl.sin(angle) * radius
         counter += 1 << 30
@@ -58,7 +58,11 @@ def _fill(
     tl.store(into + 1, sines * draws**-0.5, mask=held & (2 * pair + 1 < width))
 
 
-_kernel: Any = triton.jit(_fill, do_not_specialize=["rows", "width", "key", "nonce"])
+@cache
+def _kernel() -> Any:
+    import triton
+
+    return triton.jit(_fill, do_not_specialize=["rows", "width", "key", "nonce"])
 
 
 def fill(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> None:
@@ -71,10 +75,10 @@ def fill(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> 
         draws: 1 to 4, added and scaled.
     """
     rows, width = out.shape
-    blocks = triton.cdiv(rows * ((width + 1) // 2), _BLOCK)
+    blocks = -(-rows * ((width + 1) // 2) // _BLOCK)
     if blocks:
         with torch.cuda.device_of(out):
-            _kernel[(blocks,)](
+            _kernel()[(blocks,)](
                 *(out, sources, rows, width, secret[0] | secret[1] << 32),
                 *(secret[2] | secret[3] << 32, draws, _BLOCK),
                 num_warps=_BLOCK // 32,
