@@ -4,7 +4,8 @@
 
 Wall milliseconds, medians of turns in which the columns take turns, float32, of as many rows as
 agents. "Device's" is the noise of CUDA devices, made on the CPU: what it costs there is not shown
-here. Whatever the number of threads the noise is the same, which is checked.
+here. Whatever the number of threads the noise is the same, which is checked. On a CUDA device
+the fused kernel stands beside the tensor operations that it is compared with.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from overhear.training.device.philox import normal_rows
+from overhear.training.device.philox import fill_by_tensors, fused, normal_rows
 from overhear.training.engine.randomness import SecretRandomness
 
 _SHAPES = ((10, 61_706), (10, 975_000), (100, 4_810))
+_ON_DEVICE = ((1000, 4_810), (1000, 61_706), (30, 11_173_962))
 
 
 def table(*, quick: bool) -> None:
@@ -64,3 +66,32 @@ def _row(name: str, draw: Callable[[], Tensor], *, rows: int, width: int, quick:
         f"| {name} | {one:.1f} | {two:.1f} | {one / two:.2f} | {plain:.1f} | {one / plain:.1f} |",
         flush=True,
     )
+
+
+def on_device(*, quick: bool) -> None:
+    """Print one row for each kind of noise and shape on the CUDA device."""
+    print(
+        "\n| noise in float32, rows x values | kernel, ms | G values/s | tensor operations, ms |",
+        end="",
+    )
+    print(" G values/s | ratio |\n|---|---:|---:|---:|---:|---:|")
+    device = torch.device("cuda", torch.cuda.current_device())
+    for rows, width in _ON_DEVICE[: 2 if quick else None]:
+        out = torch.empty(rows, width, device=device)
+        sources = torch.arange(rows, device=device)
+        for name, draws in (("standard", 1), ("hardened", 4)):
+            cells, seconds = list[str](), list[float]()
+            for fill in (fused(device, out.dtype, draws), fill_by_tensors):
+                if fill is None:  # a warning has said why
+                    raise SystemExit("the fused kernel is not used on this device")
+                times = []
+                for _ in range(3 if quick else 9):
+                    torch.cuda.synchronize()
+                    start = time.perf_counter()
+                    fill(out, sources, secret=(1, 2, 3, 4), draws=draws)
+                    torch.cuda.synchronize()
+                    times.append(time.perf_counter() - start)
+                seconds.append(statistics.median(times))
+                cells.append(f"{1e3 * seconds[-1]:.2f} | {rows * width / seconds[-1] / 1e9:.1f}")
+            ratio = seconds[1] / seconds[0]
+            print(f"| {name}, {rows} x {width:,} | {' | '.join(cells)} | {ratio:.1f} |", flush=True)

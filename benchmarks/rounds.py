@@ -340,11 +340,12 @@ def wall(case: Case, rank: int, size: int, threads: int, store: str) -> tuple[fl
 
 
 def cuda(*, quick: bool) -> None:
-    """DPDL on the device: LeNet, and many small models."""
+    """Noise on the device, then DPDL: LeNet, and many small models."""
     if not torch.cuda.is_available():
         print("\nNo CUDA device: its table is left out.")
         return
     print(f"\n{torch.cuda.get_device_name()}")
+    noise_speed.on_device(quick=quick)
     print("\n| DPDL | rounds a second | ms a round | gradients | noise | rest |", end="")
     print(" gradients / plain | peak MiB |\n|---|---:|---:|---:|---:|---:|---:|---:|")
     rounds = 3 if quick else 20

@@ -37,6 +37,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 import overhear.training.step.purity as purity
 from overhear.privacy import errors
+from overhear.training.device import philox
 
 DEVICE = torch.device("cuda", 0)
 ROOT = Path(errors.__file__).resolve().parents[1]  # of the packages
@@ -180,6 +181,8 @@ class StandIn:
         with ExitStack() as stack:
             # The modes below change no result, so functions of a step may run in them.
             stack.enter_context(mock.patch.object(purity, "mode_is_on", return_value=False))
+            # A kernel would be given addresses of the host.
+            stack.enter_context(mock.patch.object(philox, "fused", return_value=None))
             pretended = {
                 "_lazy_init": None,
                 "is_available": True,

@@ -10,12 +10,16 @@ Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 
 53 bits of radius end the tail at 8.57 standard deviations; 32 bits would at 6.66, and one of 4e10
 normal values lies beyond. Words are int64 tensors that hold 32 bits: a product of two wraps round,
 and shifted and masked it is right all the same, as known answers confirm.
+
+On CUDA one kernel makes the same values (`fused_philox`). Privacy rests on them, so it is used only
+where a first block of it agrees with the tensor operations here, on the same device.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -31,7 +35,14 @@ _LEAST, _MOST = 2**16, 2**24  # the same by memory; more would spare no more lau
 _BYTES_A_PAIR = 160  # of all that lives at a time: counters, words, uniforms, angles, values
 _SHARE = 4  # of the free memory one part, so that others on the device find some
 
+# What the kernel is compared on; its first radius is 6.57, where each of 53 bits of u shows.
+_SECRET = (0x89ABCDEF, 0x01234567, 0xFEDCBA98, 0x76543210)
+_ROWS, _WIDTH = (4250885226, 0, 2**32 - 1, 7), 1399
+
 Words = tuple[Tensor, Tensor, Tensor, Tensor]
+Fill = Callable[..., None]  # (out, sources, *, secret, draws)
+
+_fused: dict[tuple[torch.device, torch.dtype, int], Fill | None] = {}
 
 
 def philox4x32(counter: Words, key: tuple[int, int]) -> Words:
@@ -117,20 +128,72 @@ def normal_rows(
     [-1.448371, -1.053296, 2.262684]
     """
     _check_places(rows, width=width, draws=draws)
-    # In parts, several rows together or a row in parts. What a value is depends on its place alone,
-    # so the parts do not show.
     out = torch.empty(len(rows), width, dtype=dtype, device=device)
+    fill = (fused(out.device, dtype, draws) if out.is_cuda else None) or fill_by_tensors
+    fill(out, _on_device(rows, out.device), secret=secret, draws=draws)
+    return out
+
+
+def fill_by_tensors(out: Tensor, sources: Tensor, *, secret: Sequence[int], draws: int) -> None:
+    """Fill (rows, width) by tensor operations of any device: the reference of the fused kernel."""
+    # Several rows at once, or a part of one: a value depends on its place alone.
+    width = out.shape[1]
     pairs, most = (width + 1) // 2, pairs_at_once(out.device)
     tall = max(1, most // max(1, pairs))
-    sources = _on_device(rows, out.device).unsqueeze(1)
-    for source, into in zip(sources.split(tall), out.split(tall), strict=True):
+    for source, into in zip(sources.unsqueeze(1).split(tall), out.split(tall), strict=True):
         for first in range(0, pairs, most):
             last = min(first + most, pairs)
             pair = torch.arange(first, last, device=out.device).unsqueeze(0)
             part = into.narrow(1, 2 * first, min(2 * last, width) - 2 * first)
             made = _summed_pairs(pair, source, secret=secret, draws=draws)
             torch.mul(made.narrow(1, 0, part.shape[1]), draws**-0.5, out=part)
-    return out
+
+
+def fused(device: torch.device, dtype: torch.dtype, draws: int) -> Fill | None:
+    """The fused kernel, or None where it does not give the values of `fill_by_tensors`.
+
+    It is compared once in a process for each device, type and number of draws, which are code of
+    their own, and in float64 for each. Where it differs or fails to compile, a warning says so.
+    """
+    key = device, dtype, draws
+    if key not in _fused:
+        try:
+            from .fused_philox import fill
+
+            found = _difference(fill, device, torch.float64, draws)
+            found = found or _difference(fill, device, dtype, draws)
+        except Exception as error:  # noqa: BLE001 - whatever a compiler or a driver raises
+            found = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        _fused[key] = None if found else fill
+        if found:
+            warnings.warn(
+                f"the fused kernel of noise is not used on {device} ({found}): tensor operations "
+                "make the same noise, several times slower; check triton and its C compiler",
+                stacklevel=3,
+            )
+    return _fused[key]
+
+
+def _difference(fill: Fill, device: torch.device, dtype: torch.dtype, draws: int) -> str:
+    """How what a kernel makes differs from the reference; empty where it does not.
+
+    Of CUDA's logarithm, sine and cosine in float64 1, 2 and 2 units in the last place may be wrong
+    (CUDA C++ Programming Guide, Mathematical Functions); roots, products and sums are rounded. Two
+    implementations then differ by 7 * 2^-52 of radius times cosine at most, and one draw, scaled,
+    by 2^-49 of itself; four draws, each within 8.58, by 2^-44 with their sums. A float32 value
+    may be any that such a float64 value rounds to.
+    """
+    sources = _on_device(_ROWS, device)
+    found = torch.full((len(_ROWS), _WIDTH), math.nan, dtype=dtype, device=device)
+    exact = torch.empty_like(found, dtype=torch.float64)
+    for make, out in ((fill, found), (fill_by_tensors, exact)):
+        make(out, sources, secret=_SECRET, draws=draws)
+    slack = exact.abs() * 2.0**-49 if draws == 1 else 2.0**-44
+    agrees = ((exact - slack).to(dtype) <= found) & (found <= (exact + slack).to(dtype))
+    if bool(agrees.all()):
+        return ""
+    most = float((found.double() - exact).abs().max())
+    return f"{int((~agrees).sum())} of {agrees.numel()} values differ, by up to {most:.1e}"
 
 
 def _check_places(rows: Sequence[int], *, width: int, draws: int) -> None:
