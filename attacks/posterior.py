@@ -137,15 +137,6 @@ def distances(observation: Observation, model: nn.Module, candidates: Candidates
 
     Raises:
         ValueError: the observation is of several records.
-
-    >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.5, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> public = Candidates(inputs=x, labels=torch.tensor([0, 1]))
-    >>> [round(value, 3) for value in distances(seen, model, public).tolist()]
-    [4.0, 4.0]
     """
     check_single(observation)
     return torch.cat(
@@ -226,18 +217,6 @@ def weigh(
 
     Raises:
         ValueError: the observation is of several records.
-
-    >>> model, x = nn.Linear(2, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    >>> seen = Observation.single(
-    ...     gradient=torch.tensor([-0.4, 0.0, 0.4, 0.0, -0.4, 0.4]), model=torch.zeros(6),
-    ...     noise_std=0.5, clip_norm=1.0, records=1,
-    ... )
-    >>> found = weigh(
-    ...     seen, model, Candidates(inputs=x, labels=torch.tensor([0, 1])), classes=2,
-    ...     generator=torch.Generator(),
-    ... )
-    >>> round(found.labels[0].item(), 3)
-    0.992
     """
     check_single(observation)
     candidates = candidates.affordable(observation)

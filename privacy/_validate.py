@@ -56,15 +56,6 @@ def within(name: str, value: float, bound: str, remedy: str = "") -> float:
     Raises:
         TypeError: the value is not a real number.
         ValueError: it lies outside, or is not a number.
-
-    >>> within("confidence", 0.95, "(0, 1)")
-    0.95
-    >>> within("confidence", 1.5, "(0, 1)", "0.95 is usual")
-    Traceback (most recent call last):
-    overhear...InputError: confidence=1.5 must lie strictly between 0 and 1; 0.95 is usual
-    >>> within("scale", math.inf, "(0, inf)", ", in units of the noise")
-    Traceback (most recent call last):
-    overhear...InputError: scale=inf must be above 0 and finite, in units of the noise
     """
     _check_kind(name, value)
     _check_interval(name, value, bound, remedy)

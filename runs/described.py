@@ -21,17 +21,7 @@ LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
 
 
 class Described(BaseModel):
-    """An object that may hold more than is described here.
-
-    >>> from overhear.privacy.formats.codec import NotNegative
-    >>> class Spent(Described):
-    ...     epsilon: NotNegative
-    >>> spent = Spent(epsilon=float("inf"))
-    >>> spent.dump()
-    {'epsilon': 'inf'}
-    >>> Spent.parse('{"epsilon": "inf", "later": 1}', refusal="{} {}".format).epsilon
-    inf
-    """
+    """An object that may hold more than is described here."""
 
     model_config = {**CONFIG, "frozen": True}
 

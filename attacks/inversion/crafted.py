@@ -271,15 +271,6 @@ def craft(
 
     Raises:
         ValueError: no crafted model is known for the network, or it takes more rounds.
-
-    >>> made = torch.Generator().manual_seed(0)
-    >>> [sent] = craft(
-    ...     nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)),
-    ...     input_shape=(4,), classes=2, bounds=(torch.tensor(0.0), torch.tensor(1.0)),
-    ...     records=2, generator=made,
-    ... )
-    >>> sent.follows
-    (1, -1, 3, -1, 5, -1)
     """
     box = build_box(bounds, input_shape, dtype=torch.float64)
     # A pixel at its least value is above 0 behind the trunk, where ReLUs have a slope.

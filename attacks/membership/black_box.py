@@ -126,22 +126,6 @@ def worst_start(
 
     Raises:
         ValueError: there is no record at all.
-
-    >>> from torch import nn
-    >>> from overhear.training.data.load import load_dataset
-    >>> from overhear.training.graphs.topologies import build_graph
-    >>> data = load_dataset("digits")
-    >>> held_out = Examples(data.test_inputs[:60], data.test_targets[:60])
-    >>> setting = Setting(
-    ...     graph=build_graph("full", 1), model=nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
-    ...     shards=[Examples(data.inputs[:60], data.targets[:60])], sampling_rate=1.0,
-    ...     device=torch.device("cpu"),
-    ... )
-    >>> started, canary = worst_start(setting, held_out, replaced=False)
-    >>> bool(cross_entropy(started.model(held_out.inputs), held_out.targets) < 0.05)
-    True
-    >>> bool(cross_entropy(started.model(canary.inside.inputs), canary.inside.targets) > 5)
-    True
     """
     records = _chosen(setting, records)
     if len(records.targets) == 0:

@@ -73,14 +73,6 @@ def make_pool(
 
     Raises:
         ValueError: fewer than `LEAST_RECORDS` of a kind.
-
-    >>> from overhear.training.data.load import load_dataset
-    >>> parts = [np.arange(0, 719), np.arange(719, 1438)]
-    >>> pool = make_pool(
-    ...     load_dataset("digits"), parts, most=1000, generator=np.random.default_rng(0)
-    ... )
-    >>> len(pool.owners), [len(shard.targets) for shard in pool.always]
-    (718, [548, 531])
     """
     held_out = len(data.test_targets)
     each = min(len(data.targets), held_out, most)

@@ -213,15 +213,6 @@ def likeliest_label(
 
     Returns:
         (1,) class index.
-
-    >>> from overhear.attacks.problem.observation import observe
-    >>> model, x = nn.Linear(4, 3), torch.tensor([[0.9, 0.1, 0.8, 0.2]])
-    >>> seen = observe(
-    ...     model, torch.zeros(15), inputs=x, targets=torch.tensor([2]), clip_norm=1.0,
-    ...     noise_std=0.1, generator=torch.Generator(),
-    ... )
-    >>> likeliest_label(seen, model, image=torch.full((4,), 0.5), classes=3).tolist()
-    [2]
     """
     sent = [
         sent_gradients(

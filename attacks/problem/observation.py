@@ -45,18 +45,7 @@ from ...training.models.tasks import Task
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Compute attention and layer norm by plain operations while it is entered.
-
-    >>> from torch.func import grad, vmap
-    >>> def slope(x):  # of sum(LayerNorm(x)^3)
-    ...     return grad(lambda z: functional.layer_norm(z, (3,)).pow(3).sum())(x)
-    >>> x = torch.tensor([[1.0, 2.0, 4.0]], dtype=torch.float64, requires_grad=True)
-    >>> with twice_differentiable():
-    ...     found = vmap(slope)(x).square().sum()
-    >>> torch.autograd.grad(found, x)[0].round(decimals=4).tolist() == torch.autograd.grad(
-    ...     slope(x[0]).square().sum(), x)[0].round(decimals=4).tolist()
-    True
-    """
+    """Compute attention and layer norm by plain operations while it is entered."""
     before = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
     try:
@@ -402,14 +391,6 @@ def sent_gradients(
 
     Returns:
         (K, D) gradients.
-
-    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(6), model=torch.zeros(6), noise_std=0.0, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> sent_gradients(seen, model, inputs=x, targets=y).norm(dim=1).round(decimals=4).tolist()
-    [1.0]
     """
     rows = [
         sent_gradient(model, points, inputs=inputs, targets=targets, of=observation)

@@ -315,15 +315,6 @@ def copied(model: nn.Module) -> nn.Module:
 
     `torch.func.functional_call` leaves the tensors of a transform that has ended in a layer that
     stands twice, and these cannot be copied: zeros stand for them.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> model = nn.Sequential(layer, layer)
-    >>> values = {name: p.detach() for name, p in model.named_parameters()}
-    >>> def loss(values):
-    ...     return torch.func.functional_call(model, values, (torch.ones(1, 2),)).sum()
-    >>> _ = torch.func.grad(loss)(values)
-    >>> sum(p.numel() for p in copied(model).parameters())
-    6
     """
     left = [p for p in model.parameters() if not isinstance(p, nn.Parameter)]
     return copy.deepcopy(model, {id(p): nn.Parameter(p.new_zeros(p.shape)) for p in left})

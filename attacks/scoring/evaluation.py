@@ -111,15 +111,6 @@ def detectability(
 
     Raises:
         ValueError: the gradient is not of the model's parameters, or the rate is not in (0, 1).
-
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> seen = Observation.single(
-    ...     gradient=torch.ones(26), model=torch.zeros(26), noise_std=0.1, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> [(found.layer, found.shape, round(found.strength, 2))
-    ...  for found in detectability(seen, model)]
-    [('0', (4, 4), 5.06), ('2', (2, 5), 4.19)]
     """
     within("false_positive_rate", false_positive_rate, "(0, 1)", ".001 is usual")
     matrices = _matrices(observation, model)

@@ -178,15 +178,6 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
 
     Args:
         combinations: as in the list of `overhear plan --sweep --format json`.
-
-    >>> eavesdropper = {"name": "eavesdropper", "joint_sensitivity": 3**0.5, "epsilon": 2.0714,
-    ...     "delta": 1e-5, "status": "proven"}
-    >>> plan = {"swept": {"graph.name": "ring"}, "refused": None, "noise_multiplier": 2.5,
-    ...     "adversaries": [eavesdropper]}
-    >>> print(sweep_markdown([plan]), end="")
-    | graph.name | eavesdropper |
-    | --- | --- |
-    | ring | 1.732, ε 2.08, proven |
     """
     heads, rows = _sweep_cells(combinations)
     keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))

@@ -67,15 +67,6 @@ def mixtures(rounds: Sequence[Round]) -> tuple[list[Round], list[Cell]] | None:
 
     Returns:
         Corners, whose counts are about how many rounds lie near, and the cells.
-
-    >>> from overhear.privacy.participation import poisson
-    >>> rounds = [
-    ...     Round(noise_multiplier=1 + t / 4000, moves=poisson(0.01), pair=Pair.REMOVE, count=1)
-    ...     for t in range(4000)
-    ... ]
-    >>> corners, cells = mixtures(rounds)
-    >>> len(corners), len(cells)
-    (72, 71)
     """
     # Rounds of a plain record meet at corners in both coordinates; those of other moves differ in
     # the noise alone.

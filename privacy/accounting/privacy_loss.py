@@ -267,14 +267,6 @@ def compose(
 
     Returns:
         The composed loss: `delta` and `epsilon` of it are upper bounds.
-
-    >>> from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
-    >>> from overhear.privacy.participation import always
-    >>> full = Round(noise_multiplier=2.0, moves=always(), pair=Pair.REMOVE, count=4)  # mu = 1
-    >>> rounds = [discretised_pair(full, missing=1e-20)]
-    >>> epsilon = compose(rounds, tilt=tilt_for_delta(rounds, 1e-5)).epsilon(1e-5)
-    >>> round(epsilon, 3)  # epsilon_from_mu(1.0, 1e-5) is 4.3772
-    4.377
     """
     within("tilt", tilt, "[0, inf]", ": the upper tail is what delta is made of")
     return _compose(pairs, tilt, cells, looseness=looseness)

@@ -119,17 +119,6 @@ def described(
         title: of its schema, by which others refer to it; the name of the class by default.
         names: in a file, of attributes that have another one in Python.
         whole: whether every key is written; else none whose value is its default.
-
-    >>> @described(title="Spent", names={"adversary": "name"})
-    ... @dataclasses.dataclass(frozen=True)
-    ... class Spent:
-    ...     adversary: str
-    ...     epsilon: NotNegative
-    ...     at_least: NotNegative | None = None
-    >>> dump(Spent("eavesdropper", math.inf))
-    {'name': 'eavesdropper', 'epsilon': 'inf'}
-    >>> load(Spent, '{"name": "eavesdropper", "epsilon": 2.5}', refusal="{} {}".format).epsilon
-    2.5
     """
     other = dict(names or {})
 

@@ -176,19 +176,6 @@ def read_person_ledger(path: Path) -> PersonLedger:
     Raises:
         FileNotFoundError: it is not there.
         ValueError: a line was changed, moved or cut off.
-
-    >>> import tempfile
-    >>> from overhear.privacy.participation import poisson
-    >>> events = {Event(2.0, poisson(0.02)): 1000}
-    >>> one = PersonRun(run="a", label="first", whose="one record", delta=1e-5,
-    ...     adjacency=Adjacency("add-or-remove-one"), target="eavesdropper", counted="planned",
-    ...     views={"eavesdropper": PersonView(status="proven", events=events)})
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "person.jsonl"
-    ...     PersonLedger.add(path, one)
-    ...     known = read_person_ledger(path)
-    >>> [run.label for run in known.runs], round(compose(known.runs, "eavesdropper"), 4)
-    (['first'], 1.3297)
     """
     text = read_bounded(path, _LARGEST)
     chain, runs, schema = Chain(), list[PersonRun](), SCHEMA
@@ -238,15 +225,6 @@ def compose(runs: Sequence[PersonRun], adversary: str, *, delta: float | None = 
     Raises:
         ValueError: no runs, one that is there twice or has no such view, adjacencies that differ,
             or a delta that is none.
-
-    >>> from overhear.privacy.participation import poisson
-    >>> def run(name, multiplier, rate):
-    ...     views = {"all": PersonView(status="proven",
-    ...         events={Event(multiplier, poisson(rate)): 1000})}
-    ...     return PersonRun(run=name, label=name, whose="one record", delta=1e-5, target="all",
-    ...         adjacency=Adjacency("add-or-remove-one"), counted="planned", views=views)
-    >>> round(compose([run("a", 2.0, 0.02), run("b", 1.0, 0.01)], "all"), 4)
-    2.2929
     """
     if not runs:
         raise InputError("no run is given, and a person's total needs 1 or more")

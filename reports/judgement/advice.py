@@ -115,14 +115,6 @@ def advise(config: RunFile, plan: Plan) -> list[Advice]:
     Returns:
         First what leaks, one entry a reason, or one that nothing exceeds the target; then the
         remedies that apply, each with its epsilon at the plan's delta, for one record.
-
-    >>> from overhear.runs.run_file.run_file import RunFile
-    >>> from overhear.runs.plan.plan import make_plan
-    >>> run = RunFile.model_validate({"data": {"name": "digits"}, "model": {"name": "linear"},
-    ...     "algorithm": {"name": "ldp-dsgd"}, "privacy": {"epsilon": 2.0, "delta": 1e-5},
-    ...     "training": {"rounds": 40, "sampling_rate": 0.1}})
-    >>> [(str(found.what), round(found.epsilon, 2)) for found in advise(run, make_plan(run))]
-    [('within', 2.0)]
     """
     # A known seed outweighs every figure, which is judged as if it were secret.
     seeded = config.training.evaluation_noise_seed is not None

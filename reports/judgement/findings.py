@@ -222,17 +222,6 @@ def judge(
         Every reason why the figure does not pass, the more basic one first; else one finding that
         it is within the limit, or that there is none. An adversary that is not accounted for is
         missing evidence: nothing says that its figure is too large, and nothing that it is not.
-
-    >>> claim = Guarantee(adversary="eavesdropper", victim=0, worst_adversary=None, epsilon=8.0,
-    ...     joint_sensitivity=1.0, effective_noise_multiplier=1.33, mu_per_round=0.75, delta=1e-5,
-    ...     unit=Unit.RECORD, adjacency="add-or-remove-one", sampling="poisson", status="proven",
-    ...     bound="closed form", because="")
-    >>> facts = Facts(claims=[claim], target="eavesdropper", limit=8.0, delta=1e-5,
-    ...     algorithm="dpdl", form="repaired", agents=4, encrypted=False, rounds=40,
-    ...     noise_multiplier=1.33, seeded=False)
-    >>> [found] = judge(facts, FigureRequirement.of_target(claim, 4.0))
-    >>> str(found.kind), found.figure, found.limit, [str(one.action) for one in found.remedy]
-    ('over the limit', 8.0, 4.0, ['adversary'])
     """
     claim = facts.claim(asked.adversary)
     if claim is None:

@@ -43,15 +43,6 @@ def save_gallery(path: Path, rows: Sequence[Row]) -> None:
     Raises:
         FileExistsError: the file exists.
         ValueError: images that are neither grey nor of three colours, or out of range.
-
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "gallery.png"
-    ...     save_gallery(path, [("", torch.rand(5, 3, 32, 32), [])])
-    ...     with Image.open(path) as picture:
-    ...         picture.size
-    (528, 112)
     """
     for label, images, _ in rows:
         if images.shape[1] not in (1, 3) or not (images.min() >= 0 and images.max() <= 1):

@@ -41,15 +41,6 @@ def read_tensors(path: Path) -> TensorFile:
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It is no such file, holds nothing, or a value is not finite.
-
-    >>> import tempfile
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder, "g.safetensors")
-    ...     save_file({"gradient.weight": torch.ones(2, 3)}, path, {"records": "4"})
-    ...     file = read_tensors(path)
-    >>> file.tensors["gradient.weight"].sum().item(), file.metadata["records"]
-    (6.0, '4')
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file; give the path of a file of tensors")

@@ -110,14 +110,6 @@ def find_device(name: str, *, rounds: bool = False) -> torch.device:
 
     Raises:
         ValueError: there is no such device, or it has no float64 and needs it.
-
-    >>> find_device("cpu")
-    device(type='cpu')
-    >>> find_device("gpu")
-    Traceback (most recent call last):
-        ...
-    overhear.privacy.errors.InputError: device='gpu' is unknown; choose auto, cpu, cuda, \
-cuda:N for one of several GPUs, counted from 0, or mps
     """
     import torch
 

@@ -156,15 +156,6 @@ def price_of(subject: AccountedRun) -> WorkEstimate:
 
     Raises:
         UndeclaredOperation: the step does what no operation declares, or too much in one round.
-
-    >>> from overhear.training.accounts.request import algorithm_of, graph_of
-    >>> from overhear.training.algorithms.algorithm import Form
-    >>> known = algorithm_of("dp-netfleet", settings={"local_steps": 9})
-    >>> price_of(AccountedRun(
-    ...     algorithm=known.algorithm, settings=known.settings, form=Form.REPAIRED,
-    ...     graph=graph_of("ring:10"), rounds=50, sampling_rate=0.1, clip_norm=1.0,
-    ...     learning_rate=0.1))[2:]
-    (1, 30, 9, ('local_steps=9',), 0)
     """
     graph, repeats = subject.graph, _repeats(subject.settings)
     try:

@@ -201,20 +201,6 @@ def account_of_releases(
     Raises:
         ValueError: an adversary or a victim that does not exist, or a unit that is not the log's.
         UnsupportedView: rounding hides whether noise cancels.
-
-    >>> import json, tempfile
-    >>> from pathlib import Path
-    >>> from overhear.privacy.releases.log import read_log
-    >>> lines = [{"schema": "releases-1", "agents": 2, "clip": 1.0, "rate": 0.1,
-    ...     "sampler": "poisson"}]
-    >>> lines += [{"round": t, "releases": [{"from": 0, "to": [1], "kind": "model", "noise": 2.0}]}
-    ...     for t in range(1, 101)]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "log.jsonl"
-    ...     _ = path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ...     found = account_of_releases(read_log(path), statement=Statement(delta=1e-5))
-    >>> round(found["eavesdropper"].epsilon, 2), str(found["eavesdropper"].status)
-    (2.34, 'declared')
     """
     # What a log can say of the unit, the victim and the rounds.
     header = log.header

@@ -111,16 +111,6 @@ def epsilon_by_agent(
         agents: how many there are.
         statement: what epsilon is said of.
         noise_multiplier: of the run.
-
-    >>> from overhear.privacy import EAVESDROPPER, Statement, Status
-    >>> found = [
-    ...     JointSensitivity(EAVESDROPPER, v, (Release(j, 0.02, 1000, 1),), Status.PROVEN, "a test")
-    ...     for v, j in ((0, 1.0), (2, 0.5), (3, 1.0 + 1e-15))
-    ... ]
-    >>> of = Statement(delta=1e-5)
-    >>> known = epsilon_by_agent(found, agents=4, statement=of, noise_multiplier=2.0)
-    >>> [None if e is None else round(e, 3) for e in known]
-    [1.33, None, 0.579, 1.33]
     """
     groups: dict[_Key, list[JointSensitivity]] = {}
     for exposure in exposures:

@@ -42,15 +42,6 @@ def reached(
 
     Raises:
         ValueError: an accountant that gives no trade-off curve; else as for `run_epsilon`.
-
-    >>> from overhear.privacy import EAVESDROPPER, Status
-    >>> from overhear.training.exposure.sensitivity import Release
-    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 1000, 1),), Status.PROVEN, "-")
-    >>> at = {"statement": Statement(delta=1e-5), "noise_multiplier": 2.0}
-    >>> round(reached(one, goal=Goal(advantage=0.1), **at), 4)
-    0.1332
-    >>> round(reached(one, goal=Goal(tpr=0.2, fpr=0.01), **at), 4)
-    0.0236
     """
     goal.check_accountant(statement.accountant)
     if not goal.of_risk:
@@ -86,15 +77,6 @@ def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal:
         ValueError: an accountant that gives no trade-off curve.
 
     Source: Kulynych et al., arXiv:2407.02191.
-
-    >>> from overhear.privacy import EAVESDROPPER, Status
-    >>> from overhear.training.exposure.sensitivity import Release
-    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 0.02, 1000, 1),), Status.PROVEN, "-")
-    >>> said = Statement(delta=1e-5)
-    >>> round(multiplier_for(one, statement=said, goal=Goal(advantage=0.1)), 4)
-    2.6056
-    >>> round(multiplier_for(one, statement=said, goal=Goal(tpr=0.2, fpr=0.01)), 4)
-    0.7131
     """
     goal.check_accountant(statement.accountant)
     if goal.epsilon is not None:

@@ -95,16 +95,6 @@ def prepare(*, graph: Topology, rounds: int, correlation: float, horizon: int) -
 
     Raises:
         ValueError: a graph that changes, or weights that are not symmetric for several rounds.
-
-    >>> from overhear.privacy import noise_floor
-    >>> from overhear.training import build_graph
-    >>> graph = build_graph("ring", 10)
-    >>> for horizon in (1, 150):  # noise that 150 rounds leave in the models
-    ...     made = prepare(graph=graph, rounds=150, correlation=1.0, horizon=horizon)
-    ...     F = made["shared"].factor.numpy()
-    ...     print(round(noise_floor(graph.weights, F @ F.T, rounds=150), 4))
-    0.5143
-    0.2192
     """
     static = only_graph(graph, algorithm="whisper")
     everybody = frozenset(range(static.agents))

@@ -66,14 +66,6 @@ def tied_items(data: Dataset) -> list[str]:
 
     Args:
         data: what is trained on; records that were held out of the same ones are looked at, too.
-
-    >>> draw = np.random.default_rng(0)
-    >>> from overhear.training.data.own_data import dataset_of
-    >>> X, y = draw.normal(3.0, 2.0, size=(200, 5)).astype("float32"), np.arange(200) % 2
-    >>> tied_items(dataset_of((X, y), name="mine"))
-    []
-    >>> tied_items(dataset_of(((X - X.mean(0)) / X.std(0), y), name="mine"))
-    ['5 of 5 columns have mean 0 and deviation 1 over the items, as after a scaler fitted on them']
     """
     rows, tested = _rows_of(data)
     if len(rows) < _FEWEST:

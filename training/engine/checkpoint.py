@@ -60,14 +60,6 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
     Raises:
         OSError: the system refuses; the error names the file.
-
-    Examples:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "round-000007.safetensors"
-        ...     save_checkpoint(path, Checkpoint(round=7, state={"x": torch.ones(3, 2)}))
-        ...     print(load_checkpoint(path).round)
-        7
     """
     from safetensors.torch import save
 

@@ -41,14 +41,6 @@ def read_tensors(path: Path) -> TensorFile:
     Raises:
         FileNotFoundError: it is not there.
         ValueError: `privacy.formats.safetensors_header` refuses it, or memory has no room for it.
-
-    >>> import tempfile, torch
-    >>> from safetensors.torch import save_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "a.safetensors"
-    ...     save_file({"a": torch.ones(2, 3)}, path)
-    ...     print(read_tensors(path).tensors["a"].sum().item())
-    6.0
     """
     from safetensors import safe_open
 

@@ -55,17 +55,6 @@ def streamed_view(
     `ended` the traces are the first rounds of a run, whose last state is not released. If not
     `closed` messages and what is released at the end alone count as seen: what leaks then is shown,
     and where nothing does, nothing is proven.
-
-    >>> from overhear.privacy import EAVESDROPPER
-    >>> from overhear.training import ALGORITHMS, bind, build_graph
-    >>> from overhear.training.tracing.trace import trace
-    >>> known = ALGORITHMS["dp-dpsgd"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9,
-    ...     noise_multiplier=1.0)
-    >>> round(streamed_view(traces, EAVESDROPPER, victims=[0]).mu(0), 6)
-    3.0
     """
     view = StreamedView()
     for dense_round in dense_rounds(traces, adversary, victims=victims, ended=ended, closed=closed):

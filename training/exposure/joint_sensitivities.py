@@ -92,17 +92,6 @@ def joint_sensitivities_by_victim(
     Raises:
         ValueError: an unknown adversary.
         UnsupportedView: no victim is left, or no view can be proven.
-
-    >>> from overhear.training import ALGORITHMS, bind, build_graph
-    >>> from overhear.training.tracing.trace import trace
-    >>> known = ALGORITHMS["dpdl"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("star", 4), rounds=9,
-    ...     noise_multiplier=1.0)
-    >>> ((_, found),) = joint_sensitivities_by_victim(traces, ["neighbour"], sampling_rate=0.02)
-    >>> [round(e.largest**2, 6) for e in found]
-    [4.0, 2.0, 2.0, 2.0]
     """
     runs = _runs(traces, rate=sampling_rate, encrypted=encrypted, drawn=drawn)
     found = []

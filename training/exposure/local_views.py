@@ -46,21 +46,7 @@ _Batch = tuple[list[int], list[float], Draws]
 
 
 class LocalViews:
-    """The view of any adversary of one traced round, from which rows are taken victim by victim.
-
-    >>> from overhear.privacy import EAVESDROPPER
-    >>> from overhear.training import ALGORITHMS, bind, build_graph
-    >>> from overhear.training.tracing.trace import trace
-    >>> known = ALGORITHMS["dpdl"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 100), rounds=9,
-    ...     noise_multiplier=1.0)
-    >>> views = LocalViews(traces.rounds[0][0])
-    >>> (found,) = views.of_adversary(EAVESDROPPER).sensitivities(0)
-    >>> round(found.mu, 6)
-    1.732051
-    """
+    """The view of any adversary of one traced round, from which rows are taken victim by victim."""
 
     def __init__(self, trace: RoundTrace) -> None:
         self.trace = trace

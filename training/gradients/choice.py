@@ -282,13 +282,6 @@ def cut_blocks(
     Returns:
         Blocks from the longest passes to the shortest; a block's longest pass has at most one and
         a half times the examples of its shortest.
-
-    >>> from overhear.training.gradients.clipping import Span
-    >>> spans = [(Span(row=m, start=0, stop=n),) for m, n in enumerate((2, 9, 3, 8))]
-    >>> passes = [Pass(owner=m, spans=of) for m, of in enumerate(spans)]
-    >>> blocks = cut_blocks(passes, per_example=1, per_row=1, limit=100, owners=10)
-    >>> [[work.owner for work in block] for block in blocks]
-    [[1, 3], [2, 0]]
     """
     blocks: list[list[Pass]] = []
     longest, rows, members = 0, 0, set[int]()
@@ -556,15 +549,6 @@ def choose(
         pairs: Pairs of a model owner and a data owner in a round of the whole run.
         examples: Expected examples that meet one model in a round.
         device: Where the run computes, such as "cpu".
-
-    >>> digits = NetworkSize(layers=2, parameters=2_410, per_example=138)
-    >>> choose(digits, owners=1_000, pairs=3_000, examples=24.0, device="cpu")
-    ('grouped', 'book-keeping')
-    >>> choose(digits, owners=1, pairs=1, examples=4_096.0, device="cpu")
-    ('book-keeping', 'grouped')
-    >>> lenet = NetworkSize(layers=5, parameters=61_706, per_example=82_626)
-    >>> choose(lenet, owners=10, pairs=30, examples=96.0, device="cpu")
-    ('book-keeping', 'grouped')
     """
     calls = (owners - _PASSES + (pairs - owners) / _PAIRS) * size.layers - _CALLS
     entries = size.parameters * owners + (size.parameters * pairs) / 2

@@ -31,14 +31,6 @@ class Counts:
             it is a network.
         device: where records and points are.
         dtype: in which precision.
-
-    >>> counts = Counts(nn.Linear(2, 2), device="cpu", dtype=torch.float32)
-    >>> records = torch.tensor([[3.0, 4.0], [0.0, 0.0]]), torch.tensor([0, 1])
-    >>> rows = torch.zeros(1, 6), [records]
-    >>> counts.of_batches(lambda loss: loss < 0.7, *rows, of=Of.LOSS).tolist()  # each has log 2
-    [[2.0]]
-    >>> counts.of_batches(lambda norm: norm <= 1.0, *rows, of=Of.NORM).tolist()
-    [[1.0]]
     """
 
     def __init__(

@@ -124,16 +124,6 @@ class ByUser:
         gradients: what gives the sums.
         users: by data owner the number of the user of each record of its batch, on the host; None
             where nobody says, which serves a batch of one record alone.
-
-    >>> from overhear.training.gradients.gradients import PairGradients
-    >>> engine = PairGradients(torch.nn.Linear(2, 2), dtype=torch.float64)
-    >>> batch = torch.tensor([[3.0, 4.0]]).expand(3, -1), torch.tensor([0, 0, 0])
-    >>> of = torch.zeros(1, 6), ([0], [0]), [batch]
-    >>> for users in ([1, 1, 1], [1, 2, 1]):  # three gradients of one direction
-    ...     sums = ByUser(engine, [torch.tensor(users)]).clipped_sums(*of, clip_norm=1.0)
-    ...     round(float(sums.norm()), 6)
-    1.0
-    2.0
     """
 
     def __init__(self, gradients: ClippedSums, users: Sequence[Tensor | None]) -> None:

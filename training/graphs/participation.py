@@ -240,16 +240,7 @@ def without(graph: Graph, active: NDArray[np.bool_]) -> Graph:
 
 
 def participation_words(topology: Topology, *, agent: int | None = None) -> str | None:
-    """How often an agent takes part, or how many do; None where everybody always does.
-
-    >>> from overhear.training import build_graph
-    >>> active = np.array([[1, 0, 1], [0, 1, 1]], dtype=bool)
-    >>> found = scheduled(build_graph("ring", 3), active, told="public list, seed 4")
-    >>> participation_words(found, agent=0)
-    '1 of 2 rounds (public list, seed 4)'
-    >>> participation_words(found)
-    '1 to 2 of 2 rounds (public list, seed 4)'
-    """
+    """How often an agent takes part, or how many do; None where everybody always does."""
     if not isinstance(topology, ScheduledGraph):
         return None
     if not any(graph.absent for graph in topology.graphs):

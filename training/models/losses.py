@@ -159,16 +159,6 @@ class ForwardCalls:
 
     Args:
         model: From inputs (B, *shape) to logits (B, classes).
-
-    >>> class Counts(nn.Linear):
-    ...     calls = 0
-    ...     def forward(self, x):
-    ...         self.calls += 1
-    ...         return self.calls * super().forward(x)
-    >>> calls, zero = ForwardCalls(Counts(1, 1)), torch.zeros(1, 1)
-    >>> parameters = {"weight": zero, "bias": torch.ones(1)}
-    >>> [float(calls(parameters, zero)) for _ in range(3)]
-    [1.0, 1.0, 1.0]
     """
 
     def __init__(self, model: nn.Module) -> None:

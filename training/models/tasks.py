@@ -205,13 +205,6 @@ class AreaUnderCurve:
 
     Raises:
         ValueError: `validate_model` refuses the model, or the share is out of range.
-
-    >>> task = AreaUnderCurve(nn.Linear(3, 2), positive_share=0.25)
-    >>> task.dimensions
-    (10, 1)
-    >>> point = torch.tensor([*8 * [0.0], 0.9, 0.2, -0.5])  # h = 1/2, a = .9, b = .2
-    >>> round(float(task.loss(point, torch.ones(3), torch.tensor(1))), 4)  # .12 - .375 - .0469
-    -0.3019
     """
 
     def __init__(self, model: nn.Module, *, positive_share: float = 0.5) -> None:

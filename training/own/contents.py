@@ -533,14 +533,6 @@ class Watch:
 
     Args:
         holders: functions, networks, or what else is called.
-
-    >>> mine = {"__name__": "mine", "calls": []}
-    >>> exec("def forward(x): calls.append(x)", mine)
-    >>> watch = Watch(mine["forward"])
-    >>> watch.changed()
-    >>> mine["forward"](1)
-    >>> watch.changed()
-    "'calls'"
     """
 
     def __init__(self, *holders: object) -> None:

@@ -386,17 +386,6 @@ def at_unit(traces: AlgorithmTrace, unit: Unit, *, records: int | None = None) -
     Raises:
         ValueError: nobody says how many records a user may have.
         UnsupportedView: records or users are clipped, so that nothing bounds what an agent sends.
-
-    >>> from overhear.training import ALGORITHMS, bind, build_graph
-    >>> from overhear.training.tracing.trace import trace
-    >>> known = ALGORITHMS["dp-dpsgd"]
-    >>> run = bind(known, known.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
-    ...     batch_size=1.0)
-    >>> traces = trace(run.init, run.step, graph=build_graph("ring", 4), rounds=9,
-    ...     noise_multiplier=1.0)
-    >>> at_unit(traces, Unit.AGENT)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    overhear...UnsupportedView: at unit='agent' all that an agent sends in a round is clipped as ...
     """
     parts = [traces.start, *(part for part, _ in traces.rounds)]
     if unit is Unit.RECORD or (unit is Unit.USER and not any(map(clips_users, parts))):
