@@ -27,8 +27,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .interface.commands import sweep as sweep
     from .interface.commands import table as table
     from .interface.plan import plan as plan
-    from .interface.report import report as report
     from .interface.run import Run as Run
+    from .interface.run import report as report
     from .interface.train import train as train
     from .runs.recorder.record import record as record
     from .testing.neighbours import replay as replay
@@ -54,7 +54,7 @@ _STANDS_IN = {
     "plot": "interface.commands",
     "record": "runs.recorder.record",
     "replay": "testing.neighbours",
-    "report": "interface.report",
+    "report": "interface.run",
     "sweep": "interface.commands",
     "table": "interface.commands",
     "train": "interface.train",

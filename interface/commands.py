@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from ..reports.requests import PlotRequest
 from ..runs.attack.request import GradientRequest
 from ..runs.requests import request_of
-from .attack import attack
-from .plan import config_of
 from .run import Checked, Run
 from .shown import in_pyplot
 
@@ -42,6 +40,8 @@ def invert(gradients: str | Path, **options: Any) -> GradientAttack:
     """
     if not Path(gradients).is_file():
         raise FileNotFoundError(f"no file of gradients at {gradients}")
+    from .attack import attack
+
     return cast("GradientAttack", attack(gradients, **options))
 
 
@@ -67,6 +67,7 @@ def design(
         ValueError: with one sentence for each problem.
     """
     from ..runs.plan.design_compare import compare as compare_noise
+    from .plan import config_of
 
     return compare_noise(config_of(run, set), groups=groups)
 

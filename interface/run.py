@@ -15,8 +15,6 @@ from ..runs.audit.evidence import read_attack, read_audit
 from ..runs.folder import folder as run_folder
 from ..runs.folder.records import read_metrics
 from ..runs.numbers import bound, small
-from ..runs.plan.plan import Plan, make_plan
-from ..runs.run_file.build import build
 from ..runs.run_file.run_file import ForeignFolder, RunFile
 from ..training.own.objects import give
 from .shown import (
@@ -34,8 +32,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..reports.judgement.gate import Decision
+    from ..runs.plan.plan import Plan
 
-__all__ = ["Checked", "MetricsTable", "Run"]
+__all__ = ["Checked", "MetricsTable", "Run", "report"]
 
 _OBJECTS = {
     "data": "[data] name",
@@ -147,6 +146,8 @@ class Run(Shown):
     @cached_property
     def plan(self) -> Plan:
         """What the run costs each adversary, as it was planned."""
+        from ..runs.plan.plan import make_plan
+
         return make_plan(self.config, begun=True)
 
     @property
@@ -173,6 +174,7 @@ class Run(Shown):
         from ..runs.audit.membership import final_models
         from ..runs.folder.records import header_of
         from ..runs.folder.released import read_released
+        from ..runs.run_file.build import build
 
         last = run_folder.last_round(self.folder)
         built, header = build(self.config), header_of(read_released(self.folder))
@@ -245,3 +247,19 @@ class Run(Shown):
             }
             for g in self.plan.guarantees
         ]
+
+
+def report(target: Run | str | Path, format: str = "html", *, show_records: bool = False) -> Report:
+    """The report of a run, of a folder with logs of releases, or of an attack on gradients.
+
+    Args:
+        target: a `Run`, its folder, a folder of logs, or what `overhear invert` wrote.
+        format: "html" writes the page beside what it is about; "json" and "md" write nothing.
+        show_records: whether the page shows training records, and not public ones alone.
+
+    Raises:
+        FileNotFoundError: no run is there.
+        ValueError: another format, or a run that cannot be read.
+    """
+    folder = target.folder if isinstance(target, Run) else Path(target)
+    return report_of_folder(folder, format, show_records=show_records)

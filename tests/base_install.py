@@ -130,10 +130,13 @@ def accounts_of_their_logs() -> None:
 
 
 def checks_and_reports_of_their_logs() -> None:
+    import overhear
+
     code, out, err = command("report", "logs")
     expect(code == 0 and Path(out.strip()).stat().st_size > 10_000, out + err)
     code, out, err = command("check", "logs", "--policy", "policy.toml")
     expect((code, err) == (0, ""), out + err)
+    expect("declared" in overhear.report("logs", "md").text, "the same from Python")
 
 
 def sentences_where_what_trains_is_needed() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from overhear.interface.audit import audit
 from overhear.interface.plan import plan
-from overhear.interface.report import report
+from overhear.interface.run import report
 from overhear.interface.train import train
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger

@@ -44,7 +44,7 @@ def test_training_follows_the_list_and_its_ledger_costs_what_was_planned(tmp_pat
     train(run, out)
     spent = read_ledger(out / "ledger.jsonl")
     assert spent.header["participation"] == plan(run).participation.digest
-    from overhear.interface.report import report
+    from overhear.interface.run import report
 
     told = report(out, format="json").to_json()
     planned = plan(run).guarantee("eavesdropper").epsilon
