@@ -124,7 +124,8 @@ def torch_func(model: nn.Module, models: Tensor, pairs: Pairs, batches: Batches)
     return out
 
 
-def _runs(goal: Goal, peers: Mapping[str, Peer]) -> dict[str, Callable[[], Tensor]]:
+def runs_of(goal: Goal, peers: Mapping[str, Peer]) -> dict[str, Callable[[], Tensor]]:
+    """The layouts and the peers on a network's work, by their names in the table."""
     draw = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = goal.build()
@@ -166,7 +167,7 @@ def table(
     for name, goal in GOALS.items():
         if only not in (None, name):
             continue
-        runs, refused = _runs(goal, peers), list[str]()
+        runs, refused = runs_of(goal, peers), list[str]()
         for row, run in list(runs.items()):
             try:
                 run()

@@ -154,7 +154,11 @@ def setting_of(case: Case) -> Setting:
 
 
 def engine_of(
-    case: Case, now: Callable[[], float], *, ranks: Ranks | None = None
+    case: Case,
+    now: Callable[[], float],
+    *,
+    ranks: Ranks | None = None,
+    noise_std: float = NOISE_STD,
 ) -> tuple[Engine, TimedGradients, TimedNoise]:
     """The engine of a case with its parts timed."""
     setting = setting_of(case)
@@ -165,7 +169,7 @@ def engine_of(
         form=Form.REPAIRED,
         learning_rate=0.05,
         clip_norm=CLIP_NORM,
-        noise_std=NOISE_STD,
+        noise_std=noise_std,
         batch_size=float(case.examples),
         graph=setting.graph,
         rounds=case.rounds,

@@ -10,6 +10,7 @@ import math
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -216,30 +217,25 @@ def _scores(
     if _takes_many(device):
         room = elements_at_once(device) // (_PER_INPUT * max(inputs[:1].numel(), 1))
         at_once = max(min(len(models), room // batch, _MOST_MODELS), 1)
-    # Sums over all batches, for some models at a time.
-    found = list[_Sums]()
+    # Sums over all batches become scores of numbers or of classes, for some models at a time.
+    numbers = isinstance(task, NetworkLoss) and task.regression
+    count, wanted = len(targets), examples.targets.cpu()
+    found = list[_Score]()
     for some in models.split(at_once):
         sums = [
             _together(model, some, held, x, y, task)
             for x, y in zip(inputs.split(batch), targets.split(batch), strict=True)
         ]
-        loss = torch.stack([one.loss.double() for one in sums]).sum(0)
-        right = torch.stack([one.right for one in sums]).sum(0)
-        found.append(_Sums(loss, right, torch.cat([one.odds for one in sums], dim=1)))
-    losses = torch.cat([one.loss for one in found]).tolist()
-    rights = torch.cat([one.right for one in found]).tolist()
-    count = len(targets)
-    # Sums become scores of numbers, or of classes.
-    if isinstance(task, NetworkLoss) and task.regression:
-        return [
-            _regression(loss / count, squares=squares, targets=examples.targets)
-            for squares, loss in zip(rights, losses, strict=True)
+        losses = torch.stack([one.loss.double() for one in sums]).sum(0).tolist()
+        rights = torch.stack([one.right for one in sums]).sum(0).tolist()
+        odds = torch.cat([one.odds for one in sums], dim=1).cpu()
+        found += [
+            _regression(loss / count, squares=right, targets=wanted)
+            if numbers
+            else _Score(loss / count, right / count, auroc_of_classes(of, wanted))
+            for loss, right, of in zip(losses, rights, odds, strict=True)
         ]
-    odds = (row for one in found for row in one.odds.cpu())
-    return [
-        _Score(loss / count, right / count, auroc_of_classes(of, examples.targets.cpu()))
-        for right, loss, of in zip(rights, losses, odds, strict=True)
-    ]
+    return found
 
 
 def _regression(loss: float, *, squares: float, targets: Tensor) -> _Score:
@@ -312,18 +308,12 @@ def auroc(scores: Tensor, positive: Tensor) -> float:
     >>> auroc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([False, False, True, True]))
     0.75
     """
-    from sklearn.metrics import roc_auc_score
-
     if scores.ndim != 1 or scores.shape != positive.shape:
         raise InputError(
             f"scores {tuple(scores.shape)} and positive {tuple(positive.shape)} must be (B,) each"
         )
-    of_class = positive.bool().cpu()
-    if of_class.all() or not of_class.any() or bool(scores.isnan().any()):
-        return math.nan
-    # Scores by their order: scikit-learn refuses infinite ones, which a model that diverged has.
-    order = torch.unique(scores.detach().cpu(), return_inverse=True)[1]
-    return float(roc_auc_score(of_class.numpy(), order.numpy()))
+    odds = torch.stack([-scores, scores], dim=1).detach().cpu()
+    return auroc_of_classes(odds, positive.cpu().bool()) or 0.0  # never None
 
 
 def log_odds(logits: Tensor) -> Tensor:
@@ -334,9 +324,18 @@ def log_odds(logits: Tensor) -> Tensor:
     >>> log_odds(torch.tensor([[0.0, 2.0], [40.0, 0.0]])).tolist()
     [[-2.0, 2.0], [40.0, -40.0]]
     """
-    own = torch.eye(logits.shape[1], dtype=torch.bool, device=logits.device)
-    rest = logits[:, None, :].masked_fill(own, -math.inf).logsumexp(dim=2)
-    return logits - rest
+    if logits.shape[1] == 2:
+        return logits - logits.flip(1)
+    # log sum_j exp(x_j - m) + m over all but the own class, with m the largest x of those.
+    first, at = logits.max(dim=1, keepdim=True)
+    largest = at == torch.arange(logits.shape[1], device=logits.device)
+    second = logits.masked_fill(largest, -math.inf).amax(dim=1, keepdim=True)
+    first, second = (m.masked_fill(m.isinf(), 0.0) for m in (first, second))
+    others = (logits - first).exp().repeat(logits.shape[1], 1, 1)  # (C, B, C)
+    others.diagonal(dim1=0, dim2=2).zero_()
+    beside = (logits - second).exp().masked_fill(largest, 0.0).sum(dim=1, keepdim=True)
+    rest = torch.where(largest, beside, others.sum(dim=2).T).log()
+    return logits - (rest + torch.where(largest, second, first))
 
 
 def auroc_of_classes(odds: Tensor, targets: Tensor) -> float | None:
@@ -357,19 +356,18 @@ def auroc_of_classes(odds: Tensor, targets: Tensor) -> float | None:
     >>> round(auroc_of_classes(odds, torch.tensor([0, 1, 2, 0])), 4)
     0.9167
     """
-    from scipy.stats import rankdata
-
     if not odds.shape[1]:
         return None
     if bool(odds.isnan().any()) or not len(odds):
         return math.nan
     columns = range(1, 2) if odds.shape[1] == 2 else range(odds.shape[1])
-    held = torch.stack([targets == c for c in columns]).double().numpy()  # (C, B)
-    of = held.sum(axis=1)
-    others = held.shape[1] - of
-    ranks = rankdata(odds[:, list(columns)].T.double().numpy(), axis=1)
-    counted = (of > 0) & (others > 0)
-    if not counted.any():
-        return math.nan
-    above = (ranks * held).sum(axis=1) - of * (of + 1) / 2
-    return float((above[counted] / (of * others)[counted]).mean())
+    scores, of_class = odds.T[columns.start :].contiguous().numpy(), targets.numpy()
+    shares = list[float]()
+    for c, row, ordered in zip(columns, scores, np.sort(scores, axis=1), strict=True):
+        own = row[of_class == c]
+        if 0 < (of := len(own)) < len(row):
+            # Twice the ranks, where equal scores have the mean of theirs: whole numbers.
+            ranks = ordered.searchsorted(own) + ordered.searchsorted(own, side="right") + 1
+            above = int(ranks.sum()) / 2 - of * (of + 1) / 2
+            shares.append(above / (of * (len(row) - of)))
+    return float(np.mean(shares)) if shares else math.nan

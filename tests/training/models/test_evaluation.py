@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from scipy.stats import rankdata
 from torch import nn
 
 from overhear.training.data.store import Examples
@@ -26,21 +26,12 @@ def test_it_counts_pairs_that_are_in_order_and_half_of_the_ties(levels):
     assert auroc(-scores, positive) == pytest.approx(1 - expected, abs=1e-12)
 
 
-def test_equal_scores_are_a_coin():
+def test_equal_and_infinite_scores_rank_and_what_has_no_order_has_none_or_is_refused():
     assert auroc(torch.zeros(7), torch.arange(7) < 2) == 0.5
-
-
-def test_infinite_scores_rank_as_any_others():
     scores = torch.tensor([math.inf, 2.0, -math.inf, math.inf])
     assert auroc(scores, torch.tensor([True, False, False, False])) == 2.5 / 3
-
-
-def test_one_class_alone_or_an_undefined_score_has_none():
     assert math.isnan(auroc(torch.rand(4), torch.ones(4, dtype=torch.bool)))
     assert math.isnan(auroc(torch.tensor([0.0, math.nan]), torch.tensor([True, False])))
-
-
-def test_shapes_that_differ_are_refused():
     with pytest.raises(ValueError, match="must be"):
         auroc(torch.zeros(3), torch.zeros(4))
 
@@ -57,22 +48,30 @@ def test_two_classes_are_ranked_by_the_difference_of_their_logits(batch):
     assert found.consensus_auroc == 0.5  # the mean model scores all alike
     # The constant answer: three of five, and the entropy of these shares.
     assert found.constant_accuracy == 0.6
-    entropy = -0.6 * math.log(0.6) - 0.4 * math.log(0.4)
-    assert found.constant_loss == pytest.approx(entropy)
+    assert found.constant_loss == pytest.approx(-0.6 * math.log(0.6) - 0.4 * math.log(0.4))
     assert found.constant_rmse is None
 
 
-def test_more_classes_have_the_mean_of_each_against_the_rest_as_scikit_learn_has_it():
-    rng = torch.Generator().manual_seed(0)
-    targets = torch.randint(4, (80,), generator=rng)
-    logits = torch.randn(80, 4, generator=rng) + nn.functional.one_hot(targets, 4)
-    net = nn.Linear(4, 4, bias=False)
-    net.weight.data = torch.eye(4)
-    found = evaluate(net, flatten(net)[None], Examples(logits, targets), round=0)
-    shares = logits.double().softmax(dim=1).numpy()
-    expected = roc_auc_score(targets.numpy(), shares, multi_class="ovr", average="macro")
-    assert found.auroc == pytest.approx([expected], abs=1e-9)
-    assert found.consensus_auroc == pytest.approx(expected, abs=1e-9)
+def reference(logits):  # (..., C), by one sum for each class
+    own = torch.eye(logits.shape[-1], dtype=torch.bool)
+    return logits - logits[..., None, :].masked_fill(own, -math.inf).logsumexp(-1)
+
+
+@pytest.mark.parametrize(("classes", "agents"), [(2, 1), (2, 300), (3, 300), (20, 1), (20, 300)])
+def test_it_is_the_mean_of_each_class_against_the_rest_by_ranks(classes, agents):
+    rng, there = torch.Generator().manual_seed(0), max(classes - 1, 2)  # of three, one has none
+    targets = torch.arange(99) % there
+    inputs = torch.randn(99, classes, generator=rng).round()  # whole numbers, with ties
+    models = torch.randn(agents, classes**2, generator=rng).round()
+    models[5::7] = math.nan
+    net, examples = nn.Linear(classes, classes, bias=False), Examples(inputs, targets)
+    found = evaluate(net, models, examples, round=0).auroc
+    odds = reference(inputs @ models.unflatten(1, (classes, classes)).mT).double().numpy()
+    held = nn.functional.one_hot(targets, there).numpy()
+    above = (rankdata(odds, axis=1)[:, :, :there] * held).sum(1)
+    of = held.sum(0)
+    expected = ((above - of * (of + 1) / 2) / (of * (99 - of))).mean(1)
+    assert found == pytest.approx(tuple(expected), abs=1e-12, nan_ok=True)
 
 
 def test_a_class_without_examples_does_not_count_and_one_class_alone_has_none():
@@ -91,8 +90,14 @@ def test_more_than_twenty_classes_have_none():
     assert found.auroc is found.consensus_auroc is None
 
 
-def test_odds_that_probabilities_round_away_still_rank():
-    assert log_odds(torch.tensor([[90.0, 0.0, 0.0], [80.0, 0.0, 0.0]]))[:, 0].diff().item() < -9
+@pytest.mark.parametrize("classes", [2, 3, 10, 20])
+def test_odds_have_the_bits_of_a_sum_for_each_class_also_of_what_is_not_finite(classes):
+    rng = torch.Generator().manual_seed(0)
+    logits = 50 * torch.randn(500, classes, generator=rng)
+    for value in (math.inf, -math.inf, math.nan):
+        logits[:50][torch.rand(50, classes, generator=rng) < 0.1] = value
+    exactly = {"rtol": 0, "atol": 0, "equal_nan": True}
+    torch.testing.assert_close(log_odds(logits), reference(logits), **exactly)
 
 
 class Branches(nn.Module):
