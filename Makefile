@@ -33,7 +33,7 @@ install: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev]"
 	@touch $@
 
 # Only what an earlier demo left under the usual name is deleted.
@@ -75,12 +75,12 @@ test-ray: $(RAY)/.installed
 
 $(RAY)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RAY)
-	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,ray]"
+	$(RAY)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[train,dev,ray]"
 	@touch $@
 
 $(FLOWER)/.installed: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[flower]" "flwr[simulation]" "pytest>=8.3"
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt --editable ".[train,flower]" "flwr[simulation]" "pytest>=8.3"
 	@touch $@
 
 lint: $(READY)

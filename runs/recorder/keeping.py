@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.later import is_network, is_tensor, torch
 from ...privacy.releases.values import Clip, shown
+from ...training.device.later import is_network, is_tensor, torch
 from ...training.engine.tensor_file import tensors_of
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError, needed
-from ...privacy.later import is_tensor, torch
 from ...privacy.releases.lines import Header, Played, Release, Vector
 from ...privacy.releases.received import Received
 from ...privacy.releases.values import check_name, integer, positive, probability, shown
 from ...training.data.partition import poisson_batch
+from ...training.device.later import is_tensor, torch
 from ...training.engine.randomness import Purpose, SecretRandomness
 from .keeping import KeptTranscript, check_precise, each_of, is_precise, plain, vector_of
 

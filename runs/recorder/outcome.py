@@ -23,10 +23,10 @@ from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import Statement, Status, Unit
-from ...privacy.later import is_tensor, torch
 from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
+from ...training.device.later import is_tensor, torch
 from ..audit.evidence_schema import Audit
 from ..folder.folder import AUDIT
 from .keeping import Oracle, sketch

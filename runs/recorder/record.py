@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 from ...privacy.errors import InputError, InputTypeError, needed
 from ...privacy.guarantee import Unit
-from ...privacy.later import torch
 from ...privacy.releases.chained_file import LONGEST_LINE, Chain, ChainedFile, round_number
 from ...privacy.releases.lines import SCHEMA, Header, read_header
 from ...privacy.releases.log import TRAINING, ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_keys, party, shown
+from ...training.device.later import torch
 from .keeping import kept_folder, plain
 from .recorder import Observing, Recorder, System
 

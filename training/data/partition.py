@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...privacy._validate import within
 from ...privacy.errors import InputError
-from ...privacy.later import torch
+from ..device.later import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

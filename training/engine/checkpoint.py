@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
-from ...privacy.later import torch
+from ..device.later import torch
 from .tensor_file import read_tensors
 
 if TYPE_CHECKING:

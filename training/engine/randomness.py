@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import numpy as np
 
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.later import torch
+from ..device.later import torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -20,7 +20,7 @@ from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import PackedArrays, read_array
 from ...privacy.formats.safetensors_header import read_header
 from ...privacy.formats.tensor_archives import NPY, NPZ, TORCH, check_torch, kind_of
-from ...privacy.later import is_tensor, torch
+from ..device.later import is_tensor, torch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -150,4 +150,4 @@ def test_a_new_workflow_installs_a_commit_that_its_reader_names():
     )  # nobody's until it is filled in
     assert not re.fullmatch(r"[\w./-]+", source["ref"])
     (install,) = [step["run"] for step in steps if "pip" in step.get("run", "")]
-    assert install.split()[-1] == f"./{source['path']}"
+    assert install.split()[-1] == f'"./{source["path"]}[train]"'
