@@ -209,11 +209,13 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
         if format == "html":
             page = write_found(gradients)
             return Report(page.read_text(encoding="utf-8"), format, page)
+        told = read_found(gradients)
+        if format == "json":
+            return Report(_json(told.dump()), format)
         from ..runs.attack.words import summary_lines
 
-        told = read_found(gradients)
         lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
-        return Report(lines if format == "md" else _json(told.dump()), format)
+        return Report(lines, format)
     declared = holds_logs(folder)
     if format == "html":
         page = write_declared(folder) if declared else _page_of_run(folder, show_records)

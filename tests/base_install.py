@@ -150,7 +150,14 @@ def sentences_where_what_trains_is_needed() -> None:
     kept = {"agent": 0, "agents": 2, "clip": 1.0, "keep": "all"}
     refused(lambda: overhear.record("kept.jsonl", **kept), f"keep {install}")
     expect(not Path("kept.jsonl").exists(), "nothing was written")
-    with overhear.record("b.jsonl", agent=0, agents=2, clip=1.0) as ledger:
+    refused(
+        lambda: overhear.budget(
+            noise_multiplier=1, delta=1e-5, rounds=9, sampling_rate=0.1, accountant="prv"
+        ),
+        "accountant='prv' needs opacus",
+    )
+    with overhear.record("b.jsonl", agent=0, agents=2, clip=1.0, data=[1, 2]) as ledger:
+        refused(lambda: ledger.conformance(lambda *_, **__: None), "conformance needs torch")
         refused(lambda: ledger.noise(3, std=1.0), f"noise without like=, an array, {install}")
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, needed
 from .gaussian import delta_from_mu, epsilon_from_mu, mu_from
 
 
@@ -148,7 +148,8 @@ def prv_epsilon(multiplier: float, rate: float, *, rounds: int, delta: float) ->
         raise InputError(_unresolved(multiplier, rate, rounds))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # opacus' own imports and grid, not the caller's mistakes
-        from opacus.accountants import PRVAccountant
+        with needed("accountant='prv'"):
+            from opacus.accountants import PRVAccountant
 
         accountant = PRVAccountant()
         accountant.history = [(multiplier, rate, rounds)]

@@ -168,7 +168,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     )
 
 
-@functools.cache
 def _notes(total: Total | None) -> list[str]:
     """What stands below the total of several runs, where there is one."""
     if total is None:
@@ -178,6 +177,7 @@ def _notes(total: Total | None) -> list[str]:
     return list(notes(total))
 
 
+@functools.cache
 def _yardstick() -> list[dict[str, str]]:
     """What published deployments state: who, what it protects, epsilon, delta, source."""
     table = tomllib.loads(Path(__file__).with_name("yardstick.toml").read_text(encoding="utf-8"))

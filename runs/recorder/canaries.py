@@ -38,7 +38,7 @@ from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release
 from ...privacy.releases.values import Clip
-from .keeping import positions_of
+from .keeping import as_tensor, positions_of
 
 if TYPE_CHECKING:
     from .labels import Sent
@@ -152,8 +152,8 @@ class PlantedRows:
         """Score a release."""
         if not release.of or self._made is None or sent.value is None:
             return
-        noisy = torch.as_tensor(sent.value).double()
-        noisy = noisy if sent.known is None else noisy - torch.as_tensor(sent.known)
+        noisy = as_tensor(sent.value).double()
+        noisy = noisy if sent.known is None else noisy - as_tensor(sent.known)
         (vector,), self._batch = release.of, None
         std = math.hypot(*(one.std for one in release.noise))
         self._made.note(noisy / sent.scale, std=std, clip=vector.clip, rate=vector.rate)

@@ -43,12 +43,22 @@ if TYPE_CHECKING:
 
 def is_precise(found: Tensor | NDArray[Any]) -> bool:
     """Whether its numbers have the digits of float32 or float64."""
-    return str(found.dtype).removeprefix("torch.") in ("float32", "float64")
+    return kind_of(found) in ("float32", "float64")
+
+
+def kind_of(found: Tensor | NDArray[Any]) -> str:
+    """The name of its numbers, such as "float32", whichever end comes first."""
+    return getattr(found.dtype, "name", str(found.dtype).removeprefix("torch."))
+
+
+def as_tensor(found: Tensor | NDArray[Any]) -> Tensor:
+    """The same numbers as a tensor, of an array on the host."""
+    return found if is_tensor(found) else torch.from_numpy(found)
 
 
 def vector_of(found: Any, name: str) -> Tensor:
     """A flat vector (D,) on the host, in the precision that it has; see `flat_of`."""
-    return torch.as_tensor(flat_of(found, name))
+    return as_tensor(flat_of(found, name))
 
 
 def flat_of(found: Any, name: str) -> Tensor | NDArray[Any]:
@@ -89,11 +99,11 @@ def _flat(found: Any, name: str) -> Tensor | NDArray[Any]:
         return flatten(found).detach().cpu().clone()
     if isinstance(found, Mapping):
         found = list(found.values())
-    if isinstance(found, Sequence) and not isinstance(found, str) and found:
+    if isinstance(found, Sequence) and not isinstance(found, str | bytes | bytearray) and found:
         if all(isinstance(one, np.ndarray) for one in found):
             return np.concatenate([_flat(one, name) for one in found])
         if all(is_tensor(one) or isinstance(one, np.ndarray) for one in found):
-            return torch.cat([torch.as_tensor(_flat(one, name)) for one in found])
+            return torch.cat([as_tensor(_flat(one, name)) for one in found])
         if all(isinstance(one, int | float) and not isinstance(one, bool) for one in found):
             return np.array(found, dtype=np.float64)
     if isinstance(found, np.ndarray) and found.dtype.kind == "f" and found.dtype.itemsize <= 8:

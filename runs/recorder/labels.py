@@ -17,7 +17,16 @@ from ...privacy.releases.values import check_name, integer, positive, probabilit
 from ...training.data.partition import poisson_batch
 from ...training.device.later import is_tensor, torch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import KeptTranscript, check_precise, each_of, is_precise, plain, vector_of
+from .keeping import (
+    KeptTranscript,
+    as_tensor,
+    check_precise,
+    each_of,
+    is_precise,
+    kind_of,
+    plain,
+    vector_of,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -178,7 +187,7 @@ class DrawnNoise:
         std: the deviation of each value.
         id: the source's name, where it has one.
         dtype: "float32" or "float64".
-        device: None of an array.
+        device: where a tensor of it lies; an array lies on the "cpu".
         used: whether a release has it, so that no other may have it without its name.
     """
 
@@ -187,7 +196,7 @@ class DrawnNoise:
     std: float
     id: str | None
     dtype: str
-    device: torch.device | None
+    device: str
     used: bool = False
 
     @property
@@ -235,7 +244,8 @@ class Draws:
         """Noise of a shape, as a tensor or, where `like` is one, an array."""
         self.check_process()
         of = self._noise_of(shape, std, id, like)
-        return self.made(of).reshape(of.shape)
+        made = self.made(of).reshape(of.shape)
+        return made if isinstance(like, np.ndarray) else as_tensor(made)
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
         dtype, device = _kind(like)
@@ -258,16 +268,16 @@ class Draws:
                 self.named[id] = one
         elif (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
             raise InputError(
-                f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g}, and is "
-                "requested "
-                f"with {sizes} and {std:g}; one source has one of each: weight it in the sum"
+                f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g} "
+                f"({one.dtype} on {one.device}), and is requested with {sizes} and {std:g} ({dtype} on {device}); "
+                "one source has one of each: weight it in the sum"
             )
         return one
 
     def made(self, one: DrawnNoise) -> Tensor | NDArray[Any]:
         """(D,) the numbers of some noise."""
         place: Any = {"round": one.number, "call": 0, "rows": [0], "width": one.values}
-        if one.device is None:
+        if one.device == "cpu":
             return one.std * self._randomness.normal_array(**place, dtype=np.dtype(one.dtype))[0]
         dtype = getattr(torch, one.dtype)
         return one.std * self._randomness.normal(**place, dtype=dtype, device=one.device)[0]
@@ -297,20 +307,20 @@ class Draws:
         return self._count
 
 
-def _kind(like: Any) -> tuple[str, torch.device | None]:
-    """The precision of noise, and the device of a tensor; None of an array."""
+def _kind(like: Any) -> tuple[str, str]:
+    """The precision of noise, and the device that it is on."""
     if like is None:
         with needed("noise without like=, an array,"):
-            return str(torch.get_default_dtype()).removeprefix("torch."), torch.device("cpu")
+            return str(torch.get_default_dtype()).removeprefix("torch."), "cpu"
     if is_tensor(like):
-        device = like.device
+        device = str(like.device)
     elif isinstance(like, np.ndarray) and like.dtype.kind == "f" and like.dtype.itemsize <= 8:
-        device = None
+        device = "cpu"
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
     if not is_precise(like):
         raise InputError(f"like holds {like.dtype}; noise is drawn in float32 or float64")
-    return like.dtype.newbyteorder("=").name if device is None else str(like.dtype)[6:], device
+    return kind_of(like), device
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
@@ -458,7 +468,7 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
-    value, known = (None if of is None else torch.as_tensor(of) for of in sent[:2])
+    value, known = (None if of is None else as_tensor(of) for of in sent[:2])
     assert value is not None  # noqa: S101 # who keeps a round looked
     check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
@@ -507,7 +517,7 @@ def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
             one = next(fits, None)
         if one is not None and one.values == width:
             one.used = True
-            found[j] = (source.std / one.std) * torch.as_tensor(drawn.made(one)).cpu()
+            found[j] = (source.std / one.std) * as_tensor(drawn.made(one)).cpu()
     return found
 
 

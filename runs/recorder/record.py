@@ -12,6 +12,7 @@ The file is the log of releases that `privacy.releases` reads. It holds no value
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -130,7 +131,7 @@ def record(
     # The file, new or gone on with, and which rounds are kept beside it.
     rehearsal = adapter.rehearsal if isinstance(adapter, Observing) else None
     planted = None
-    if adapter is None and data is not None:
+    if adapter is None and data is not None and "torch" in sys.modules:  # of which canaries are
         from ...attacks.foreign.audit_training import Planted
         from .canaries import rehearsal_of
 

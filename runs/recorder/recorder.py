@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, needed
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.floor import MOST_LOST, mu_lost
 from ...privacy.releases.chained_file import ChainedFile, round_number
@@ -22,7 +22,7 @@ from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ...training.device.later import torch
-from .keeping import each_of, flat_of, is_precise, keep, plain, positions_of
+from .keeping import each_of, flat_of, is_precise, keep, kind_of, plain, positions_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
@@ -103,13 +103,14 @@ def check_floor(release: Release, sent: Sent) -> None:
     # Noise that two parties know hides nothing from one of them, unless there is no other.
     own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
     deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
-    kind = str(beside.dtype).removeprefix("torch.")
+    kind = kind_of(beside)
     if known is None and not is_precise(beside):
         kind = "float32"
     known_to_numpy = kind in ("float16", "float32", "float64")
     digits = np.finfo(kind) if known_to_numpy else torch.finfo(getattr(torch, kind))
     beside = np.asarray(beside if isinstance(beside, np.ndarray) else beside.double(), np.float64)
-    lost = mu_lost(float(np.linalg.norm(beside)), deviation, eps=float(digits.eps))
+    with np.errstate(over="ignore"):
+        lost = mu_lost(float(np.linalg.norm(beside)), deviation, eps=float(digits.eps))
     if lost <= MOST_LOST:
         return
     at = int(np.abs(beside).argmax())
@@ -441,8 +442,9 @@ class Recorder:
             gradients: the oracle; by default that of the adapter which was given to `record`.
             how: more of `conformance`.
         """
-        from .conformance import conformance
-        from .outcome import write_held
+        with needed("conformance"):
+            from .conformance import conformance
+            from .outcome import write_held
 
         if gradients is None:
             seen = self._observing("gradients", "give gradients=, a function of your own")

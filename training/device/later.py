@@ -27,11 +27,12 @@ else:
 
 def is_tensor(found: object) -> TypeGuard[Tensor]:
     """Whether it is a tensor, of which there is none before torch is imported."""
-    loaded = sys.modules.get("torch")
-    return loaded is not None and isinstance(found, loaded.Tensor)
+    # While another thread imports torch, it lacks names; nothing is a tensor until it has them.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(found, kind)
 
 
 def is_network(found: object) -> TypeGuard[nn.Module]:
     """Whether it is a network of torch."""
-    loaded = sys.modules.get("torch")
-    return loaded is not None and isinstance(found, loaded.nn.Module)
+    kind = getattr(getattr(sys.modules.get("torch"), "nn", None), "Module", None)
+    return kind is not None and isinstance(found, kind)

@@ -7,6 +7,7 @@ import random
 import stat
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -484,6 +485,34 @@ def _some_release(rng, t):
         "sender": rng.randrange(2), "kind": rng.choice("abc"), "to": rng.choice([[0, 1], "all"]),
         "noise": rng.choice(noise), "of": of,
     }  # fmt: skip
+
+
+def test_a_source_is_one_as_an_array_and_as_a_tensor(tmp_path):
+    with record(tmp_path / "a.jsonl", agent=0, agents=2, clip=1.0) as ledger:
+        array = ledger.noise(5, std=2.0, id="n", like=np.zeros(1))
+        tensor = ledger.noise(5, std=2.0, id="n", like=torch.zeros(1, dtype=torch.float64))
+        assert isinstance(array, np.ndarray)
+        assert isinstance(tensor, torch.Tensor)
+        assert (array == tensor.numpy()).all()
+        with pytest.raises(InputError, match=r"\(float64 on cpu\), .*\(float32 on cpu\)"):
+            ledger.noise(5, std=2.0, id="n", like=np.zeros(1, np.float32))
+        assert ledger.noise(3, std=1.0, like=np.zeros(1, ">f8")).dtype == np.float64
+
+
+def test_arrays_and_tensors_are_laid_end_to_end_whatever_the_default_device(tmp_path):
+    value = [np.arange(4.0), torch.arange(4.0, dtype=torch.float64)]
+    with record(tmp_path / "a.jsonl", agent=0, agents=2, clip=1.0) as ledger:
+        with torch.device("meta"):
+            ledger.release(1, kind="model", to=1, noise=2.0, value=value)
+        with pytest.raises(InputTypeError, match="must be a tensor or array"):
+            ledger.release(2, kind="model", to=1, noise=2.0, value=b"12")
+
+
+def test_arrays_are_released_while_torch_is_being_imported(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    with record(tmp_path / "a.jsonl", agent=0, agents=2, clip=1.0) as ledger:
+        ledger.release(1, kind="model", to=1, noise=2.0, value=np.arange(4.0))
+    assert len(read_log(tmp_path / "a.jsonl", partial=True).rounds) == 1
 
 
 def test_noise_of_an_earlier_session_cannot_be_drawn_again_under_its_name(tmp_path):
