@@ -269,8 +269,8 @@ class Draws:
         elif (one.shape, one.std, one.dtype, one.device) != (sizes, std, dtype, device):
             raise InputError(
                 f"noise {id!r} was drawn with shape {one.shape} and std={one.std:g} "
-                f"({one.dtype} on {one.device}), and is requested with {sizes} and {std:g} ({dtype} on {device}); "
-                "one source has one of each: weight it in the sum"
+                f"({one.dtype} on {one.device}), and is requested with {sizes} and {std:g} "
+                f"({dtype} on {device}); one source has one of each: weight it in the sum"
             )
         return one
 
