@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 def is_precise(found: Tensor | NDArray[Any]) -> bool:
     """Whether its numbers have the digits of float32 or float64."""
-    return kind_of(found) in ("float32", "float64")
+    return precision_of(found) in ("float32", "float64")
 
 
-def kind_of(found: Tensor | NDArray[Any]) -> str:
+def precision_of(found: Tensor | NDArray[Any]) -> str:
     """The name of its numbers, such as "float32", whichever end comes first."""
     return getattr(found.dtype, "name", str(found.dtype).removeprefix("torch."))
 

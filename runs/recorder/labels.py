@@ -23,8 +23,8 @@ from .keeping import (
     check_precise,
     each_of,
     is_precise,
-    kind_of,
     plain,
+    precision_of,
     vector_of,
 )
 
@@ -320,7 +320,7 @@ def _kind(like: Any) -> tuple[str, str]:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
     if not is_precise(like):
         raise InputError(f"like holds {like.dtype}; noise is drawn in float32 or float64")
-    return kind_of(like), device
+    return precision_of(like), device
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:

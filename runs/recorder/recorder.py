@@ -22,7 +22,7 @@ from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ...training.device.later import torch
-from .keeping import each_of, flat_of, is_precise, keep, kind_of, plain, positions_of
+from .keeping import each_of, flat_of, is_precise, keep, plain, positions_of, precision_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def check_floor(release: Release, sent: Sent) -> None:
     # Noise that two parties know hides nothing from one of them, unless there is no other.
     own = [n.std for n in release.noise if len(n.known_to) <= 1] or [n.std for n in release.noise]
     deviation, name = abs(scale) * math.hypot(*own), "value" if known is None else "known"
-    kind = kind_of(beside)
+    kind = precision_of(beside)
     if known is None and not is_precise(beside):
         kind = "float32"
     known_to_numpy = kind in ("float16", "float32", "float64")

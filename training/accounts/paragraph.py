@@ -364,6 +364,8 @@ def _has_no_parts(stated: Guarantee, sensitivity: JointSensitivity) -> bool:
 def _explained(
     traces: AlgorithmTrace, stated: Guarantee, sensitivity: JointSensitivity, *, encrypted: bool
 ) -> Explanation:
+    from ..exposure.whole_run import effective_of
+
     found = _beginning(stated, sensitivity)
     if _has_no_parts(stated, sensitivity):
         return found
@@ -372,8 +374,6 @@ def _explained(
     if sensitivity.whole_run or sensitivity.adversary.sees is Sees.ONE_MESSAGE:
         return found
     round_ = _round(traces, top.first)
-    from ..exposure.whole_run import effective_of
-
     view = round_.view(effective_of(sensitivity.adversary, encrypted=encrypted))
     if view.noise.shape[0] > _MOST_MESSAGES:
         return _without_parts(

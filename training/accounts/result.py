@@ -446,6 +446,3 @@ def memory_words(
         f"{said} {of.pattern.words}, which the sampler enforces. Sampling adds no further "
         "protection here."
     ]
-
-
-# What another library says of the releases of a run.
