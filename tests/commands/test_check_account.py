@@ -7,7 +7,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.privacy.view import view as first_view
-from overhear.runs.plan import opinions as second_traces
+from overhear.training.accounts import traced_twice
 from tests.small_run import run_text
 
 RUN = run_text(
@@ -91,12 +91,12 @@ def test_check_asks_it_where_the_policy_asks_for_a_second_opinion(
     assert main(check) == 0
     named = [one["name"] for one in json.loads(capsys.readouterr().out)["requirements"]]
     assert "evidence: second trace of neighbour" in named
-    original = second_traces.check_account
+    original = traced_twice.check_account
 
     def hurried(*given: Any, **named: Any) -> Any:
         return original(*given, **{**named, "seconds": 1e-9})
 
-    monkeypatch.setattr(second_traces, "check_account", hurried)
+    monkeypatch.setattr(traced_twice, "check_account", hurried)
     assert main(check) == 5  # what is not checked confirms nothing
     said = json.loads(capsys.readouterr().out)["requirements"]
     assert any("was not checked against a second tracer" in one["sentence"] for one in said)
