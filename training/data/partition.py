@@ -161,7 +161,7 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
         )
     if records < 0:
         raise InputError(f"records={records} must not be negative")
-    return np.flatnonzero(generator.random(records) < sampling_rate).astype(np.int64)
+    return (generator.random(records) < sampling_rate).nonzero()[0]
 
 
 def user_numbers(names: Sequence[str]) -> NDArray[np.int64]:

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -30,6 +31,7 @@ from torch import Tensor
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
 from ...privacy.formats.numpy_arrays import map_array
+from ..device.memory import on_device
 
 # Records in memory.
 #
@@ -54,7 +56,7 @@ class Examples(NamedTuple):
 
     def take(self, positions: Tensor) -> Examples:
         """The records at positions (b,), copies."""
-        return Examples(self.inputs[positions], self.targets[positions])
+        return Examples(*(of.index_select(0, positions) for of in self))
 
 
 _FEWEST_ALIKE = 8  # records; fewer may be alike by chance in a table of few values
@@ -273,6 +275,54 @@ class Followed:
         order = torch.cat([(~behind).nonzero()[:, 0], behind.nonzero()[:, 0]]).argsort()
         inputs, targets = (torch.cat(both)[order] for both in zip(*parts, strict=True))
         return Examples(inputs, targets)
+
+
+class SideBySide:
+    """Records of many agents in one tensor on a device, so that batches of all are one gather.
+
+    Args:
+        shards: by agent, all in memory, on one device, of one shape and type.
+
+    Attributes:
+        shards: the same, as parts of that tensor.
+
+    >>> one = Examples(torch.eye(2), torch.tensor([0, 1]))
+    >>> SideBySide({3: one, 5: one}).take({5: torch.tensor([1])})[5].inputs.tolist()
+    [[0.0, 1.0]]
+    """
+
+    def __init__(self, shards: Mapping[int, Examples]) -> None:
+        inputs, targets = zip(*shards.values(), strict=True)
+        self._every = Examples(torch.cat(inputs).detach(), torch.cat(targets).detach())
+        sizes = [shard.size for shard in shards.values()]
+        parts = zip(*(of.split(sizes) for of in self._every), strict=True)
+        self.shards = dict(zip(shards, map(Examples._make, parts), strict=True))
+        starts = accumulate(sizes[:-1], initial=0)
+        self._lies = dict(zip(shards, zip(starts, sizes, strict=True), strict=True))
+
+    @staticmethod
+    def of(shards: Mapping[int, Held], device: torch.device) -> SideBySide | None:
+        """Of those that lie on a device; None where they do not, or are not alike."""
+        held = {a: s for a, s in shards.items() if isinstance(s, Examples)}
+        kinds = {tuple((of.shape[1:], of.dtype) for of in shard) for shard in held.values()}
+        return SideBySide(held) if device.type != "cpu" and len(kinds) == 1 else None
+
+    def take(self, where: Mapping[int, Tensor]) -> dict[int, Examples]:
+        """The records at positions (b,) on the host, by agent: copies.
+
+        Raises:
+            ValueError: a position at which an agent holds no record.
+        """
+        if not where:
+            return {}
+        counts = [len(at) for at in where.values()]
+        starts, sizes = np.repeat([self._lies[a] for a in where], counts, axis=0).T
+        at = torch.cat(list(where.values())).numpy()
+        if ((at < 0) | (at >= sizes)).any():
+            raise InputError("a batch has a position at which its agent holds no record")
+        index = on_device(torch.from_numpy(at + starts), self._every.targets.device)
+        parts = (of.index_select(0, index).split(counts) for of in self._every)
+        return dict(zip(where, map(Examples._make, zip(*parts, strict=True)), strict=True))
 
 
 def followed_by(held: Held, more: Examples) -> Held:

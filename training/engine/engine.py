@@ -16,8 +16,8 @@ from ...privacy.batches.sampling import Per, Scheme
 from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
 from ..batches import Place, check_records, drawn_positions, taking_part
-from ..data.store import Examples, Held, moved, placed
-from ..device.memory import together_on_device
+from ..data.store import Examples, Held, SideBySide, moved, placed
+from ..device.memory import on_device
 from ..device.precision import check_numbers, computing
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums, PairGradients
@@ -110,6 +110,8 @@ class Engine:
         )
         self._mine = range(setting.graph.agents) if ranks is None else ranks.mine
         self._shards = {agent: self._placed(setting.shards[agent]) for agent in self._mine}
+        self._together = SideBySide.of(self._shards, setting.device)
+        self._shards |= self._together.shards if self._together else {}
 
         # How far the run is: a round that failed is not tried again under the same noise.
         self.round, self._kept = 0, self.setting.kept()
@@ -140,7 +142,9 @@ class Engine:
             records=self.setting.shards[agent].size,
             sampling_rate=self.setting.sampling_rate,
             at=Place(round, call, agent, rate),
-            generator=self._randomness.stream(Purpose.BATCH, round=round, call=call, row=agent),
+            generator=self._randomness.passing_stream(
+                Purpose.BATCH, round=round, call=call, row=agent
+            ),
             users=self.setting.users_of(agent) if Per(per) is Per.USER else None,
             turns=self.setting.turns,
         )
@@ -202,8 +206,8 @@ class Engine:
             return taken(drawn)
 
         def taken(where: Mapping[int, Tensor]) -> list[Examples]:
-            at = self._where_records_are(where)
-            return [self._batch(agent, planted=planted, at=at) for agent in self._mine]
+            found = self._taken(where)
+            return [found.get(a) or self._on_device(planted[a]) for a in self._mine]
 
         def take_all() -> list[Examples]:
             held = {a: torch.arange(s.size) for a, s in self._shards.items() if a not in planted}
@@ -238,12 +242,16 @@ class Engine:
         of = self._links_of(self.setting.graph.at(index))
         return self._noise_tests.of_round(index, of.places, active=of.active_rows)
 
-    def _batch(
-        self, agent: int, *, planted: Mapping[int, Examples], at: Mapping[int, Tensor]
-    ) -> Examples:
-        if agent in at:  # what an absent agent is given is drawn by nobody
-            return self._on_device(self._shards[agent].take(at[agent]))
-        return self._on_device(planted[agent])
+    def _taken(self, where: Mapping[int, Tensor]) -> dict[int, Examples]:
+        """The records at positions on the host, by agent, on the run's device."""
+        there = self._together.shards if self._together else {}
+        held = {a: at for a, at in where.items() if self._shards[a] is there.get(a)}
+        found = self._together.take(held) if self._together else {}
+        for agent in where.keys() - held.keys():
+            shard, at = self._shards[agent], where[agent]
+            at = on_device(at, self.setting.device) if isinstance(shard, Examples) else at
+            found[agent] = self._on_device(shard.take(at))
+        return found
 
     def _no_records(self, agent: int) -> Examples:
         shard = self._shards[agent]
@@ -255,11 +263,6 @@ class Engine:
 
     def _on_device(self, examples: Examples) -> Examples:
         return moved(examples, self.setting.device, self.setting.dtype)
-
-    def _where_records_are(self, drawn: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Positions by agent: on the run's device if the agent's records are there."""
-        there = {a: at for a, at in drawn.items() if isinstance(self._shards[a], Examples)}
-        return {**drawn, **together_on_device(there, self.setting.device)}
 
     def start(self, *, recorded: Recorded | None = None) -> None:
         """Run the algorithm's `init`; started again, it draws fresh noise."""

@@ -38,6 +38,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -99,13 +100,12 @@ class _Tape:
         return layer.module.register_forward_hook(keep)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """Where a span's examples lie in a block, and the output row of their sum."""
+class _Places(NamedTuple):
+    """Where the examples of spans lie in a block, and the output rows of their sums: (S,) each."""
 
-    row: int
-    start: int
-    length: int
+    rows: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
 
 
 class Grouped:
@@ -298,24 +298,23 @@ def cut_blocks(
     return blocks
 
 
-def _lay_out(block: Sequence[Pass]) -> tuple[np.ndarray, list[_Place]]:
+def _lay_out(block: Sequence[Pass]) -> tuple[np.ndarray, _Places]:
     """Positions (M, B) in the stack of a block's examples, and the places of its spans there."""
-    width = max(work.length for work in block)
-    positions = np.empty((len(block), width), dtype=np.int64)
-    places = []
-    for i, work in enumerate(block):
-        at = 0
-        for span in work.spans:
-            length = span.stop - span.start
-            positions[i, at : at + length] = np.arange(span.start, span.stop)
-            places.append(_Place(row=span.row, start=i * width + at, length=length))
-            at += length
-        positions[i, at:] = work.spans[-1].stop - 1
-    return positions, places
+    rows, starts, stops = np.array([span for work in block for span in work.spans]).T
+    lengths = stops - starts
+    # Examples one after the other, and how many lie before each pass and each span.
+    held = np.array([work.length for work in block])
+    width, before = held.max(), np.cumsum(held) - held
+    counts, ends = [len(work.spans) for work in block], np.cumsum(lengths)
+    offsets = np.repeat(width * np.arange(len(block)) - before, counts)
+    each = np.arange(ends[-1])
+    positions = np.repeat(stops[np.cumsum(counts) - 1] - 1, width)  # a pass's last, at first
+    positions[each + np.repeat(offsets, lengths)] = each + np.repeat(stops - ends, lengths)
+    return positions.reshape(len(block), width), _Places(rows, ends - lengths + offsets, lengths)
 
 
 def _cells(
-    places: Sequence[_Place], factors: Tensor | None, *, count: int, like: Tensor
+    places: _Places, factors: Tensor | None, *, count: int, like: Tensor
 ) -> list[tuple[Tensor, Cells]]:
     """Output rows and cells of the spans, those of about one length together.
 
@@ -325,14 +324,12 @@ def _cells(
         count: M * B.
         like: Gives device and dtype.
     """
-    groups: dict[int, list[_Place]] = {}
-    for place in places:
-        groups.setdefault(_longest_beside(place.length), []).append(place)
+    kinds, kind_of = np.unique(places.lengths, return_inverse=True)
+    longest = np.array([_longest_beside(length) for length in kinds.tolist()])[kind_of]
     found = []
-    for group in groups.values():
-        starts = np.array([place.start for place in group])
-        lengths = np.array([place.length for place in group])
-        shape = (len(group), int(lengths.max()))
+    for beside in dict.fromkeys(longest.tolist()):
+        row_numbers, starts, lengths = (of[longest == beside] for of in places)
+        shape = (len(starts), int(lengths.max()))
         steps = np.arange(shape[1])
         inside = steps < lengths[:, None]  # (C, L)
         positions = (starts[:, None] + np.minimum(steps, lengths[:, None] - 1)).ravel()
@@ -345,7 +342,7 @@ def _cells(
         if not inside.all():
             mask = _to_device(inside, device=like.device).to(like.dtype)
             weights = mask if weights is None else weights * mask
-        rows = _to_device([place.row for place in group], device=like.device)
+        rows = _to_device(row_numbers, device=like.device)
         found.append((rows, Cells(shape=shape, index=index, weights=weights)))
     return found
 
@@ -457,10 +454,8 @@ def disagreement(
     count, stop = len(targets), len(few.targets)
     # Spans apart, and spans side by side, of which patches are shared.
     passes = [
-        Pass(owner=0, spans=(Span(row=0, start=0, stop=1), Span(row=1, start=0, stop=stop))),
-        Pass(
-            owner=1, spans=(Span(row=2, start=0, stop=count), Span(row=3, start=count, stop=stop))
-        ),
+        Pass.of(0, [Span(0, 0, 1), Span(1, 0, stop)]),
+        Pass.of(1, [Span(2, 0, count), Span(3, count, stop)]),
     ]
     # Two owners of about one length, so that a layout that mixes them is found.
     points = torch.stack([point.double(), 0.5 * point.double()])[None]

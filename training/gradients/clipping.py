@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,16 +56,16 @@ def stack(
     for d, (inputs, targets) in enumerate(batches):
         if len(inputs) != len(targets):
             raise InputError(f"batch {d} has {len(inputs)} inputs but {len(targets)} targets")
-    filled = [(x, y) for x, y in batches if len(y)]
-    inputs = torch.cat([x.detach().to(device) for x, _ in filled])
+    inputs, targets = (
+        torch.cat([one if one.device == device else one.to(device) for one in of]).detach()
+        for of in zip(*(batch for batch in batches if len(batch[1])), strict=True)
+    )
     return Examples(
-        inputs=inputs.to(dtype) if inputs.is_floating_point() else inputs,
-        targets=torch.cat([y.detach().to(device) for _, y in filled]),
+        inputs=inputs.to(dtype) if inputs.is_floating_point() else inputs, targets=targets
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Consecutive stacked examples whose gradients belong to one output row."""
 
     row: int
@@ -72,17 +73,23 @@ class Span:
     stop: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pass:
-    """Examples that meet one model together: one forward, one backward."""
+class Pass(NamedTuple):
+    """Examples that meet one model together: one forward, one backward.
+
+    Attributes:
+        owner: Of the model.
+        spans: Of the examples.
+        length: How many they are.
+    """
 
     owner: int
     spans: tuple[Span, ...]
+    length: int
 
-    @property
-    def length(self) -> int:
-        """How many examples it has."""
-        return sum(span.stop - span.start for span in self.spans)
+    @staticmethod
+    def of(owner: int, spans: Sequence[Span]) -> Pass:
+        """Of some spans."""
+        return Pass(owner, tuple(spans), sum([stop - start for _, start, stop in spans]))
 
 
 def clip_factors(squared_norms: Tensor, clip_norm: float, *, drops: bool = False) -> Tensor:
@@ -215,28 +222,32 @@ def plan_passes(
     >>> [(p.owner, sum(s.stop - s.start for s in p.spans)) for p in passes]
     [(0, 4), (0, 3), (1, 4)]
     """
-    starts = [0]
-    for size in sizes:
-        starts.append(starts[-1] + size)
-    work: dict[int, list[int]] = {}  # rows by model owner
-    for row in range(len(senders)):
-        work.setdefault(senders[row], []).append(row)
+    starts = [0, *accumulate(sizes)]
     passes: list[Pass] = []
-    for owner, rows in sorted(work.items()):
-        rows.sort(key=lambda e: receivers[e])
-        left = sum(sizes[receivers[row]] for row in rows)
-        spans, room = list[Span](), 0
-        for row in rows:
-            start, end = starts[receivers[row]], starts[receivers[row] + 1]
-            while start < end:
-                if room == 0:  # as many passes as there must be, of about one length
-                    room = -(-left // -(-left // limit))
-                    spans = []
-                    passes.append(Pass(owner=owner, spans=()))
-                stop = min(end, start + room)
-                spans.append(Span(row=row, start=start, stop=stop))
-                room, left, start = room - (stop - start), left - (stop - start), stop
-                passes[-1] = Pass(owner=owner, spans=tuple(spans))
+    order = sorted(range(len(senders)), key=lambda row: (senders[row], receivers[row]))
+    for owner, rows in groupby(order, key=senders.__getitem__):
+        whole = [
+            Span(e, starts[d], starts[d + 1]) for e in rows for d in [receivers[e]] if sizes[d]
+        ]
+        of_owner = Pass.of(owner, whole)
+        if of_owner.length:
+            passes += [of_owner] if of_owner.length <= limit else _split(of_owner, limit=limit)
+    return passes
+
+
+def _split(work: Pass, *, limit: int) -> list[Pass]:
+    """As many passes as there must be of at most ``limit`` examples, of about one length."""
+    passes, spans, left = list[Pass](), list[Span](), work.length
+    room = -(-left // -(-left // limit))
+    for row, first, end in work.spans:
+        start = first
+        while start < end:
+            stop = min(end, start + room)
+            spans.append(Span(row, start, stop))
+            room, left, start = room - (stop - start), left - (stop - start), stop
+            if room == 0:
+                passes.append(Pass.of(work.owner, spans))
+                spans, room = [], -(-left // -(-left // limit)) if left else 0
     return passes
 
 

@@ -138,7 +138,7 @@ def _made(examples: Examples) -> Examples:
 def _gradient(kernel: Kernel, point: Tensor, of: Examples) -> Tensor:
     """(1, D) the gradient of one example."""
     out = torch.zeros(1, len(point), device=point.device, dtype=point.dtype)
-    passes = [Pass(owner=0, spans=(Span(row=0, start=0, stop=1),))]
+    passes = [Pass.of(0, [Span(0, 0, 1)])]
     prepared = kernel.prepare(of, uses=1)
     kernel.add(
         out,

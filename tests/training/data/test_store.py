@@ -11,6 +11,7 @@ from overhear.training.data.store import (
     Examples,
     MappedStore,
     Shard,
+    SideBySide,
     TensorStore,
     blocks,
     digest_of_records,
@@ -53,6 +54,40 @@ def _models(setting) -> torch.Tensor:
     for _ in range(3):
         engine.advance()
     return engine.models()
+
+
+def _three_agents():
+    draw = torch.Generator().manual_seed(3)
+    return {
+        agent: Examples(torch.randn(n, 2, generator=draw), torch.randint(9, (n,), generator=draw))
+        for agent, n in ((4, 3), (0, 1), (7, 5))
+    }
+
+
+def test_batches_side_by_side_are_those_of_each_agent():
+    shards = _three_agents()
+    together = SideBySide(shards)
+    where = {7: torch.tensor([1, 4]), 0: torch.zeros(0, dtype=torch.int64), 4: torch.tensor([2])}
+    found = together.take(where)
+    assert list(found) == [7, 0, 4]
+    for agent, at in where.items():
+        for one, other in zip(found[agent], shards[agent].take(at), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(together.shards[agent].inputs, shards[agent].inputs)
+
+
+@pytest.mark.parametrize("position", [-1, 1])
+def test_a_position_beyond_an_agent_s_records_is_no_other_agent_s(position):
+    with pytest.raises(ValueError, match="at which its agent holds no record"):
+        SideBySide(_three_agents()).take({0: torch.tensor([position])})
+
+
+def test_records_that_are_not_alike_or_not_on_a_device_are_not_put_side_by_side():
+    shards = _three_agents()
+    assert SideBySide.of(shards, torch.device("cpu")) is None
+    assert SideBySide.of(shards, torch.device("meta")) is not None
+    shards[0] = Examples(torch.zeros(1, 3), torch.tensor([0]))
+    assert SideBySide.of(shards, torch.device("meta")) is None
 
 
 def test_rows_of_a_store_train_as_examples_do_and_only_batches_are_taken():

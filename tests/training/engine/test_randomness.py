@@ -63,6 +63,18 @@ def test_noise_is_what_the_stream_of_its_source_gives():
     )
 
 
+def test_a_passing_stream_draws_what_a_stream_does_whatever_was_left_of_the_one_before():
+    source = SecretRandomness(ROOT)
+
+    def drawn(generator):
+        half = generator.integers(2**32, dtype=np.uint32)  # leaves the other half of a word
+        return [half, *generator.random(5).tolist(), generator.standard_normal()]
+
+    for row in (6, 2, 6):
+        at = {"purpose": Purpose.BATCH, "round": 4, "call": 2, "row": row}
+        assert drawn(source.passing_stream(**at)) == drawn(source.stream(**at))
+
+
 def test_hardened_noise_is_half_the_sum_of_four_draws():
     source = SecretRandomness(ROOT, hardened=True)
     stream = source.stream(Purpose.HARDENED_NOISE, round=4, call=2, row=6)

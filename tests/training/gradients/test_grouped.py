@@ -68,9 +68,7 @@ def test_a_short_span_beside_a_short_pass_takes_its_own_examples_only():
 def test_a_block_has_passes_of_about_one_size_and_every_owner_once():
     draw = torch.Generator().manual_seed(0)
     lengths = torch.randint(1, 60, (200,), generator=draw).tolist()
-    passes = [
-        Pass(owner=m % 150, spans=(Span(row=m, start=0, stop=n),)) for m, n in enumerate(lengths)
-    ]
+    passes = [Pass.of(m % 150, [Span(m, 0, n)]) for m, n in enumerate(lengths)]
     blocks = cut_blocks(passes, per_example=3, per_row=5, limit=2_000, owners=20)
     assert sorted(id(work) for block in blocks for work in block) == sorted(map(id, passes))
     for block in blocks:
