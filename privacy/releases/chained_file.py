@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -163,6 +163,7 @@ class Lines:
         most: bytes of the header.
         whole_end: whether a last line that ends as a line does must be whole: who writes a line at
             once, and its end with it, leaves none that is cut off and has an end.
+        parse: of the bytes of an object, which raises what `parsed` does.
 
     Attributes:
         header: the first line.
@@ -173,10 +174,16 @@ class Lines:
     """
 
     def __init__(
-        self, file: BinaryIO, path: Path, *, most: int = LONGEST_LINE, whole_end: bool = False
+        self,
+        file: BinaryIO,
+        path: Path,
+        *,
+        most: int = LONGEST_LINE,
+        whole_end: bool = False,
+        parse: Callable[..., dict[str, Any]] = parsed,
     ) -> None:
         self._file, self._path, self._at, self._chain = file, path, 0, Chain()
-        self._whole_end = whole_end
+        self._whole_end, self._parse = whole_end, parse
         self.header = self._next(most)
         self.body = self._chain.body(self.header, path=path, at=1)
         self._chain.add(self.header)
@@ -211,13 +218,13 @@ class Lines:
         """The object of a line, or what is wrong with it unless it was cut off."""
         if self.body is None:
             try:
-                return parsed(line, path=self._path, at=self._at), None
+                return self._parse(line, path=self._path, at=self._at), None
             except InputError as error:
                 return None, error
         body = self._chain.body(line, path=self._path, at=at)
         self._chain.add(line)
         if body is not None:
-            return parsed(body, path=self._path, at=self._at), None
+            return self._parse(body, path=self._path, at=self._at), None
         if _is_complete_object(line):
             raise damaged(self._path, self._at, "it carries no digest of what stands before it")
         why = "it is cut off, and lines follow that no interruption leaves"

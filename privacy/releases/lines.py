@@ -236,10 +236,21 @@ class LogFile:
 
     path: Path
     header: Header
-    rounds: dict[Played, list[Release]] = field(default_factory=dict)
+    rounds: dict[Played, Sequence[Release]] = field(default_factory=dict)
     at: dict[Played, list[int]] = field(default_factory=dict)
     torn: int = 0
     resumed_after: list[int] = field(default_factory=list)
+
+
+def join(
+    rounds: dict[Played, Sequence[Release]], played: Played, releases: Sequence[Release]
+) -> None:
+    """Put releases of a round behind those that are there; a tuple may be that of many rounds."""
+    held = rounds.get(played)
+    if isinstance(held, list):
+        held.extend(releases)
+    else:
+        rounds[played] = releases if held is None else [*held, *releases]
 
 
 def read_header(found: Mapping[str, Any]) -> Header:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -22,7 +23,17 @@ from ..errors import InputError, UnsupportedView
 from ..guarantee import Status
 from ..plain_text import plain
 from .chained_file import Lines, damaged, parsed, round_number
-from .lines import SCHEMA, Header, LogFile, Played, Release, party_name, read_header, read_release
+from .lines import (
+    SCHEMA,
+    Header,
+    LogFile,
+    Played,
+    Release,
+    join,
+    party_name,
+    read_header,
+    read_release,
+)
 from .received import hold_received
 
 # Whether several files make one system.
@@ -203,7 +214,12 @@ class ReleaseLog:
     @property
     def sampled(self) -> bool:
         """Whether some vector counts as made of a batch that not every unit is in."""
-        return any(v.rate < 1 for of in self.rounds.values() for r in of for v in r.of)
+        return any(v.rate < 1 for of in self.distinct for r in of for v in r.of)
+
+    @property
+    def distinct(self) -> list[Sequence[Release]]:
+        """What rounds release, of those that share one sequence once, by their first round."""
+        return list({id(of): of for of in self.rounds.values()}.values())
 
     @property
     def noise_first(self) -> int:
@@ -249,10 +265,12 @@ def read_log(
     # What releases say of received messages is held against those; then all go by round.
     stated = hold_received(every)
     warnings += stated
-    rounds: dict[Played, list[Release]] = {}
-    for one in every:
+    rounds = every[0].rounds
+    for one in every[1:]:
         for played, releases in one.rounds.items():
-            rounds.setdefault(played, []).extend(releases)
+            join(rounds, played, releases)
+    if any(one > following for one, following in pairwise(rounds)):
+        rounds = dict(sorted(rounds.items()))
     # Warnings say what counts otherwise than it is written, or does not count.
     unsampled = sum(release.unsampled for of in rounds.values() for release in of)
     if unsampled:
@@ -287,7 +305,7 @@ def read_log(
     joined = replace(first.header, agent=None, rounds=declared)
     return ReleaseLog(
         header=joined if len(every) > 1 else first.header,
-        rounds=dict(sorted(rounds.items())),
+        rounds=rounds,
         torn=torn,
         warnings=tuple(warnings),
         paths=tuple(files),
@@ -366,20 +384,49 @@ def _read(path: Path) -> LogFile:
         return _Reader(file, path).read()
 
 
+_ROUND = re.compile(rb'(\s*\{\s*"round"\s*:\s*)(0|[1-9][0-9]{0,8})([\s,].*)', re.DOTALL)
+_LONGEST_TEXT, _MOST_TEXTS = 1 << 12, 1 << 12
+
+
 class _Reader:
-    """Reads one file, line by line; equal releases are held once."""
+    """Reads one file, line by line; equal releases are held once.
+
+    Lines that differ in the number of the round alone are one text, which is read once.
+    """
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._lines, self._path, self._now = Lines(file, path, whole_end=True), path, 1
+        self._lines = Lines(file, path, whole_end=True, parse=self._parsed)
+        self._path, self._now = path, 1
         self._known: dict[str, Release] = {}
+        # By text its list of releases, and by that list what was read of it, at first nothing.
+        self._texts: dict[tuple[bytes, bytes], list[Any]] = {}
+        self._read: dict[int, Sequence[Release]] = {}
         self._count = 0
+
+    def _parsed(self, body: bytes, *, path: Path, at: int) -> dict[str, Any]:
+        """The object of a line; that of a text that was met before with its number."""
+        match = _ROUND.fullmatch(body)
+        if match is None or b'"round"' in match[3]:
+            return parsed(body, path=path, at=at)
+        key, number = (match[1], match[3]), int(match[2])
+        if key not in self._texts:
+            found = parsed(body, path=path, at=at)
+            whole = found.keys() == {"round", "releases"} and found["round"] == number
+            if not whole or not isinstance(found["releases"], list):
+                return found
+            if len(body) > _LONGEST_TEXT or len(self._texts) == _MOST_TEXTS:
+                return found
+            self._texts[key] = found["releases"]
+            self._read[id(found["releases"])] = ()
+        return {"round": number, "releases": self._texts[key]}
 
     def read(self) -> LogFile:
         log_file = LogFile(path=self._path, header=self._header())
         # By round in which going on it was last met, how often before, and what it holds.
-        met: dict[int, tuple[int, int]] = {}
+        header, met = log_file.header, dict[int, tuple[int, int]]()
         last, went_on = -1, 0
         seen: set[tuple[int, str, int | None]] = set()
+        unseen: Sequence[Release] = ()  # of this round, found to differ, and not in `seen` yet
         for at, body, _ in self._lines:
             if body is None:
                 log_file.torn += 1
@@ -390,24 +437,34 @@ class _Reader:
                 after = round_number(body["resumed_after"], least=-1)
                 if after is None:
                     raise self._wrong("resumed_after must be the number of a round, or -1")
-                last, went_on, seen = after, went_on + 1, set()
+                last, went_on, seen, unseen = after, went_on + 1, set(), ()
                 log_file.resumed_after.append(after)
                 continue
             # A round that an earlier session played already is a play of its own.
             number = self._number(body, last)
             if number != last:
-                seen = set()
+                seen, unseen = set(), ()
+            again = met.get(number, (0, 0))[1]
+            if went_on and met.get(number, (0, 0))[0] != went_on:
+                again += number in met or Played(number, 0) in log_file.rounds
+                met[number] = went_on, again
+            # A text that was read is read again where its round has other lines.
+            text = body["releases"]
+            releases = self._read.get(id(text), ())
+            if releases and number != last:
+                self._count_releases(len(releases))
+                unseen = releases
+            else:
+                releases = [_carried(self._release(one, header, number), met) for one in text]
+                self._check_once(unseen, header, number, seen)
+                self._check_once(releases, header, number, seen)
+                unseen = ()
+                if id(text) in self._read and not header.by_round:
+                    releases = self._read[id(text)] = tuple(releases)
             last = number
-            session, again = met.get(number, (went_on, 0))
-            met[number] = went_on, again + (session != went_on)
-            releases = [
-                _carried(self._release(release, log_file.header, number), met)
-                for release in body["releases"]
-            ]
-            self._check_once(releases, log_file.header, number, seen)
-            played = Played(number, met[number][1])
-            log_file.rounds.setdefault(played, []).extend(releases)
-            if log_file.header.public:
+            played = Played(number, again)
+            join(log_file.rounds, played, releases)
+            if header.public:
                 log_file.at.setdefault(played, []).extend([self._now] * len(releases))
         # For a torn line all releases count once more, which takes one that can be read.
         if log_file.torn and not any(log_file.rounds.values()):
@@ -445,10 +502,13 @@ class _Reader:
             )
         return number
 
-    def _release(self, found: Any, header: Header, number: int) -> Release:
-        self._count += 1
+    def _count_releases(self, more: int) -> None:
+        self._count += more
         if self._count > _MOST_RELEASES:
             raise self._wrong(f"more than {_MOST_RELEASES} releases; split the log by rounds")
+
+    def _release(self, found: Any, header: Header, number: int) -> Release:
+        self._count_releases(1)
         key = json.dumps(found, sort_keys=True)
         if key in self._known:
             return self._known[key]

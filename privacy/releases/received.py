@@ -269,8 +269,8 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
         # What a release leaves out may stand in a later one of its round.
         later = list[tuple[str, Release]]()
         for log_file in every:
-            of = log_file.rounds.get(played, [])
-            for place, release in enumerate(of):
+            of = list(log_file.rounds.get(played, ()))
+            for place, release in enumerate(of.copy()):
                 line = f"{log_file.path} line {log_file.at[played][place]}"
                 with _in(line):
                     if received.left_out(release, played) is not None:
@@ -278,6 +278,8 @@ def hold_received(every: Sequence[LogFile]) -> list[str]:
                     of[place] = received.with_knowers(release, played)
                 if not several:
                     received.take_in(release, played)
+            if of:
+                log_file.rounds[played] = of
         for line, release in later:
             with _in(line):
                 received.check(release, played)

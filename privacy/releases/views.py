@@ -67,13 +67,19 @@ class Shape(NamedTuple):
 def rounds_are_tied(log: ReleaseLog) -> bool:
     """Whether a source of noise or a vector occurs in more than one round."""
     seen: dict[str, Played] = {}
+    named = dict[int, bool]()  # of a sequence that rounds share, whether it names noise
     for played, releases in log.rounds.items():
+        if id(releases) in named:
+            if named[id(releases)]:
+                return True
+            continue
         for release in releases:
             if any(v.round is not None for v in release.of):
                 return True
             for one in release.noise:
                 if one.id is not None and seen.setdefault(one.id, played) != played:
                     return True
+        named[id(releases)] = any(one.id is not None for r in releases for one in r.noise)
     return False
 
 
@@ -269,10 +275,14 @@ class Views:
         else:
             # Rounds of one shape have one view, and count.
             self._shapes = dict[Shape, tuple[int, int]]()
-            for played, of in log.rounds.items():
-                shape = shape_of([(played, of)])
-                times, first = self._shapes.get(shape, (0, played.round))
-                self._shapes[shape] = times + 1, first
+            alike = Counter(map(id, log.rounds.values()))  # rounds that share one sequence
+            firsts = dict[int, tuple[Played, Sequence[Release]]]()
+            for one in log.rounds.items():
+                firsts.setdefault(id(one[1]), one)
+            for shared, one in firsts.items():
+                shape = shape_of([one])
+                times, first = self._shapes.get(shape, (0, one[0].round))
+                self._shapes[shape] = times + alike[shared], first
         self._torn = log.torn
         self._views: dict[tuple[int, _Sight], _Seen] = {}
         self._sights: dict[tuple[int, Adversary], _Sight] = {}

@@ -542,7 +542,7 @@ def _run(log: ReleaseLog) -> Run:
     header = log.header
     arcs = {
         (release.sender, to)
-        for releases in log.rounds.values()
+        for releases in log.distinct
         for release in releases
         for to in (release.to if release.to is not None else range(header.agents))
         if to != release.sender

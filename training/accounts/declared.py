@@ -248,7 +248,7 @@ def usual_adversaries(log: ReleaseLog) -> list[str]:
         names.append(WORST_NEIGHBOUR)
     parties = {
         party
-        for releases in log.rounds.values()
+        for releases in log.distinct
         for release in releases
         for party in (release.sender, *(release.to or ()))
     }
