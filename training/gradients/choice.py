@@ -36,8 +36,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -47,13 +48,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
-from ...privacy.errors import InputError
 from ..device.memory import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
 from .clipping import Coefficient, Examples, Pass, Span, clip_factors, total_squares
 from .examples_independent import Separate, separate
-from .ghost import BookKeeping, factor, find_layers, unsupported_layer, without_overwriting
+from .ghost import (
+    BookKeeping,
+    calls_together,
+    factor,
+    find_layers,
+    unsupported_layer,
+    without_overwriting,
+)
 from .linear_conv import Cells, Factors, Layer
 from .loop_and_vmap import Kernel, Loop, OfModel
 
@@ -80,8 +87,13 @@ from .loop_and_vmap import Kernel, Loop, OfModel
 _CPU_ELEMENTS, _CPU_OWNERS = 2**22, 200
 
 
+def calls_of(layer: Layer) -> Iterator[str]:
+    """Names of a layer's calls in one pass."""
+    return (f"{layer.name} {number}" for number in count())
+
+
 class _Tape:
-    """What the hooks of one call add to the layers' outputs, and what they keep."""
+    """What the hooks of one pass add to the layers' outputs, and what they keep, call by call."""
 
     def __init__(self) -> None:
         self.zeros: dict[str, Tensor] = {}
@@ -92,10 +104,9 @@ class _Tape:
         """Record a layer's calls."""
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-            if layer.name in self.inputs:
-                raise InputError(f"layer {layer.name!r} is called twice; use layout='vmap'")
-            self.inputs[layer.name], self.shapes[layer.name] = inputs[0], outputs.shape
-            return outputs + self.zeros[layer.name] if self.zeros else outputs
+            call = next(at for at in calls_of(layer) if at not in self.inputs)
+            self.inputs[call], self.shapes[call] = inputs[0], outputs.shape
+            return outputs + self.zeros[call] if self.zeros else outputs
 
         return layer.module.register_forward_hook(keep)
 
@@ -220,17 +231,15 @@ class Grouped:
             zeros, unflatten(self._model, points), inputs, targets
         )
         self._tape.inputs.clear()
-        return [
-            factor(
-                layer,
-                read[layer.name].flatten(0, 1),
-                signals=sent if coefficient == 1 else sent * coefficient,
-                measured=measured,
-            )
-            for layer in self._layers
-            if layer.name in read
-            for sent in [signals[layer.name].flatten(0, 1)]
-        ]
+        found = []
+        for layer in self._layers:
+            if calls := list(takewhile(read.__contains__, calls_of(layer))):
+                inputs, sent = calls_together(
+                    layer, *([of[call].flatten(0, 1) for call in calls] for of in (read, signals))
+                )
+                sent = sent if coefficient == 1 else sent * coefficient
+                found.append(factor(layer, inputs, signals=sent, measured=measured))
+        return found
 
     def _loss(
         self, zeros: dict[str, Tensor], parameters: dict[str, Tensor], x: Tensor, y: Tensor

@@ -6,9 +6,9 @@ a rule in `overhear.training.gradients.forward_operations` by which examples sta
 computes then is the graph and not the forward, so what was checked is what runs, whatever the
 forward does later.
 
-Parameters may be used once each, as a layer's: the graph's products with them, lookups in them and
-normalisations become torch's own layers, with the examples along the first dimension of what they
-read and return.
+Parameters may be used as one layer's, any number of times: the graph's products and sums with them,
+lookups in them and normalisations become layers, with the examples along the first dimension of
+what they read and return.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ from .forward_operations import (
     rank,
     without_rule,
 )
+from .ghost import Shift, Times
 
 # Operations with parameters, as torch's layers that compute the same.
 
@@ -65,9 +67,9 @@ def layer_of(call: Call, parameters: Mapping[str, nn.Parameter]) -> Weighted | N
     """
     if call.name not in _LAYERS:
         return None
-    names = {}
+    names, bare = {}, call.name in _BARE
     for own in ("weight", "bias"):
-        node = call.arguments.get(own)
+        node = call.arguments.get("other" if bare and own == "weight" else own)
         state = call.states[node] if isinstance(node, fx.Node) else None
         if isinstance(state, Parameter):
             if state.name not in parameters:
@@ -77,8 +79,7 @@ def layer_of(call: Call, parameters: Mapping[str, nn.Parameter]) -> Weighted | N
             raise ExamplesMeet("a part of its parameters is computed")
     if "weight" not in names:
         return None
-    operand = call.arguments["indices" if call.name == "embedding" else "input"]
-    place = call.place(operand)
+    place = call.place(_read_by(call))
     if place is None:
         raise ExamplesMeet(f"{names['weight']!r} meets what all examples share")
     module = _LAYERS[call.name](call, parameters[names["weight"]], place)
@@ -88,10 +89,37 @@ def layer_of(call: Call, parameters: Mapping[str, nn.Parameter]) -> Weighted | N
     return Weighted(module=module, names=names, place=place)
 
 
+def _read_by(call: Call) -> Any:
+    """What the layer of an operation reads."""
+    names = {"embedding": "indices", **dict.fromkeys(_BARE, "self")}
+    return call.arguments[names.get(call.name, "input")]
+
+
 def _linear(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
     _within(place, rank(call.arguments["input"]) - 1)
     outputs, inputs = weight.shape
     return nn.Linear(inputs, outputs, device="meta")
+
+
+def _times(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
+    _within(place, rank(_read_by(call)) - 1)
+    if weight.ndim != 2:
+        raise ExamplesMeet("its factor is no matrix")
+    return Times()
+
+
+def _shift(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
+    shape = _read_by(call).meta["val"].shape
+    ends = list(dropwhile(lambda side: side == 1, weight.shape))  # alike for all that stands before
+    within = weight.ndim <= len(shape) and len(ends) < len(shape)
+    if (
+        place != FIRST
+        or not within
+        or list(shape[len(shape) - len(ends) :]) != ends
+        or call.arguments["alpha"] != 1
+    ):
+        raise ExamplesMeet("what it adds does not have the shape of an example's last dimensions")
+    return Shift()
 
 
 def _convolution(call: Call, weight: torch.Tensor, place: Place) -> nn.Module:
@@ -152,7 +180,10 @@ _LAYERS: Mapping[str, Callable[[Call, torch.Tensor, Place], nn.Module]] = {
     "layer_norm": _layer_norm,
     "group_norm": _group_norm,
     "embedding": _embedding,
+    "matmul": _times,
+    "add": _shift,
 }
+_BARE = ("matmul", "add")  # whose parameter is no layer's
 
 
 # Arithmetic of sizes.
@@ -418,15 +449,18 @@ class _Reader:
     def _note_layer(
         self, call: Call, module: nn.Module, names: dict[str, str], *, place: Place
     ) -> None:
-        layer = str(len(self._layers))
-        for own, name in names.items():
-            if name in self._names:
-                raise ExamplesMeet(f"parameter {name!r} is used twice")
-            self._names[name] = f"{layer}.{own}"
-        self._layers[layer] = module
+        # A layer that was met before is called once more, where it is the same in every number.
+        layer = self._names.get(names["weight"], str(len(self._layers))).partition(".")[0]
+        before = {name: of for name, of in self._names.items() if of.startswith(f"{layer}.")}
+        now = {name: f"{layer}.{own}" for own, name in names.items()}
+        known = bool(before) or not now.keys().isdisjoint(self._names)
+        if known and (before != now or repr(module) != repr(self._layers[layer])):
+            raise ExamplesMeet(f"parameter {names['weight']!r} is used by two layers")
+        self._names |= now
+        self._layers.setdefault(layer, module)
         self._states[call.node] = place
         self._check_shape(call.node.meta["val"].shape, place)
-        operand = call.arguments["indices" if call.name == "embedding" else "input"]
+        operand = _read_by(call)
         self._steps.append(
             _Step(
                 name=call.node.name,

@@ -13,13 +13,13 @@ Symbols and shapes: `overhear.training.gradients.linear_conv` and, for u^T a,
 
 Where we differ from the paper: one pass takes the data of all neighbours of a model, and the
 patches of the network's input are cut once for all models that meet it; images have their channels
-innermost where no layer is a GroupNorm; a layer that is called twice is refused rather than summed.
+innermost where no layer is a GroupNorm; calls of one layer are positions side by side.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -237,6 +237,32 @@ def _by_token(signals: Tensor, tokens: Tensor, *, rows: int) -> Tensor:
     )
 
 
+# Products with a parameter that is no layer's, and sums with one, as layers of a graph.
+#
+#     Times    x W, of which the gradient is a^T u: that of a fully connected layer, factors swapped
+#     Shift    x + b for b of the shape of an example's last dimensions
+
+
+class Times(nn.Module):
+    """(*, I) to (*, O) by a weight (I, O)."""
+
+    weight: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The product."""
+        return inputs @ self.weight
+
+
+class Shift(nn.Module):
+    """Adds a weight to what ends with its shape."""
+
+    weight: Tensor
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The sum."""
+        return inputs + self.weight
+
+
 # The layers whose per-example gradients follow from what they read and what they returned.
 #
 # ========================  ==============================================  =====================
@@ -249,7 +275,7 @@ def _by_token(signals: Tensor, tokens: Tensor, *, rows: int) -> Tensor:
 #                                                                           scale_grad_by_freq
 # ========================  ==============================================  =====================
 
-_KINDS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding)
+_KINDS = (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm, nn.Embedding, Times, Shift)
 
 
 def unsupported_layer(model: nn.Module) -> str | None:
@@ -259,7 +285,7 @@ def unsupported_layer(model: nn.Module) -> str | None:
     "layer '1' (PReLU) is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
     """
     seen = set[int]()
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         own = list(module.parameters(recurse=False))
         if not own:
             continue
@@ -331,12 +357,48 @@ def factor(
             return layer_affine(layer, inputs, signals=signals)
         case nn.Embedding():
             return lookup(layer, inputs, signals=signals, measured=measured)
+        case Times():
+            return linear_product(layer, signals, signals=inputs, measured=measured)
+        case Shift():
+            summed = signals.reshape(len(signals), -1, layer.module.weight.numel()).sum(1)
+            return _affine(layer, summed, biases=summed)
     raise InputTypeError(f"layer {layer.name!r} ({type(layer.module).__name__}) has no rule")
+
+
+def calls_together(
+    layer: Layer, read: Sequence[Tensor], signals: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """What a layer read in all calls of a pass, and its signals: calls are further positions.
+
+    Raises:
+        ValueError: If it is called more than once, and has no positions.
+
+    >>> layer, = find_layers(nn.Linear(2, 1))
+    >>> read, sent = calls_together(layer, [torch.ones(3, 2)] * 4, [torch.ones(3, 1)] * 4)
+    >>> tuple(read.shape), tuple(sent.shape)
+    ((3, 4, 2), (3, 4, 1))
+    """
+    if len(read) == 1:
+        return read[0], signals[0]
+    match layer.module:
+        case nn.Linear() | Times():
+            tails = read[0].shape[-1:], signals[0].shape[-1:]
+        case nn.Embedding():
+            tails = torch.Size(), signals[0].shape[-1:]
+        case nn.LayerNorm() | Shift() as module:
+            tails = module.weight.shape, module.weight.shape
+        case _:
+            raise InputError(f"layer {layer.name!r} is called {len(read)} times; use layout='vmap'")
+    inputs, sent = (
+        torch.cat([one.reshape(len(one), -1, *tail) for one in of], 1)
+        for of, tail in zip((read, signals), tails, strict=True)
+    )
+    return inputs, sent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Call:
-    """What a layer read and returned in one forward pass."""
+    """What a layer read and returned in one call."""
 
     layer: Layer
     inputs: Tensor
@@ -424,13 +486,13 @@ class BookKeeping:
             shared = gather(examples.patches, spans)
         # Gradients of single examples stay in factors, layer by layer.
         layers = []
-        for call, signals in self._signals(flat, inputs, gather(examples.targets, spans)):
+        for layer, read, signals in self._signals(flat, inputs, gather(examples.targets, spans)):
             # Another convolution of the same input has patches of its own.
-            own = call.inputs is inputs and call.layer.module is self._first
+            own = read is inputs and layer.module is self._first
             layers.append(
                 factor(
-                    call.layer,
-                    call.inputs,
+                    layer,
+                    read,
                     signals=signals if coefficient == 1 else signals * coefficient,
                     measured=clip_norm is not None,
                     patches=shared if own else None,
@@ -447,11 +509,14 @@ class BookKeeping:
         begin = 0
         for span in spans:
             here = slice(begin, begin + span.stop - span.start)
-            for layer in layers:
-                layer.add_sum(out[span.row], weights=factors, examples=here)
+            for one in layers:
+                one.add_sum(out[span.row], weights=factors, examples=here)
             begin = here.stop
 
-    def _signals(self, flat: Tensor, inputs: Tensor, targets: Tensor) -> list[tuple[_Call, Tensor]]:
+    def _signals(
+        self, flat: Tensor, inputs: Tensor, targets: Tensor
+    ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+        """Each layer with what it read and its signals, of all calls."""
         parameters = unflatten(self._model, flat)
         if self._innermost:
             parameters = {
@@ -464,20 +529,21 @@ class BookKeeping:
             loss = cross_entropy(logits, targets, reduction="sum")
         calls = list(self._calls)
         self._calls.clear()
-        names = [call.layer.name for call in calls]
-        if len(set(names)) < len(names):
-            raise InputError(f"layers {names} are called, one more than once; use layout='vmap'")
         signals = torch.autograd.grad(loss, [c.outputs for c in calls], materialize_grads=True)
-        return list(zip(calls, signals, strict=True))
+        by_name: dict[str, list[tuple[_Call, Tensor]]] = {}
+        for call, sent in zip(calls, signals, strict=True):
+            by_name.setdefault(call.layer.name, []).append((call, sent))
+        for of in by_name.values():
+            layer = of[0][0].layer
+            yield layer, *calls_together(layer, [c.inputs for c, _ in of], [u for _, u in of])
 
     def _measure(self, inputs: Tensor, targets: Tensor) -> None:
         """Count the elements one example keeps; find a convolution that reads the input."""
         self._elements, self._shape, self._first = 0, inputs.shape[1:], None
-        for call, signals in self._signals(flatten(self._model), inputs, targets):
-            found = factor(call.layer, call.inputs, signals=signals, measured=True)
-            self._elements += found.elements()
-            if call.inputs is inputs and isinstance(call.layer.module, nn.Conv2d):
-                self._first = call.layer.module
+        for layer, read, signals in self._signals(flatten(self._model), inputs, targets):
+            self._elements += factor(layer, read, signals=signals, measured=True).elements()
+            if read is inputs and isinstance(layer.module, nn.Conv2d):
+                self._first = layer.module
 
 
 def without_overwriting(model: nn.Module) -> nn.Module:

@@ -40,6 +40,62 @@ class Twice(nn.Module):
         return self.outer(self.inner(torch.tanh(self.inner(x))))
 
 
+class Recurrent(nn.Module):
+    """Layers, a norm among them, that are called for each step of a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.held, self.norm = (
+            nn.Linear(2, 4),
+            nn.Linear(4, 4, bias=False),
+            nn.LayerNorm(4),
+        )
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x.new_zeros(x.shape[0], 4)
+        for step in self.read(x.unflatten(1, (3, 2))).unbind(1):
+            h = self.norm(step + self.held(h)).tanh()
+        return self.head(h)
+
+
+class Bare(nn.Module):
+    """Matrices and shifts that are no layer's: of a record, of a position, and one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, shape in {
+            "place": (1, 3, 2), "first": (2, 4), "shift": (4,), "all": (1,), "last": (12, 3)
+        }.items():  # fmt: skip
+            self.register_parameter(name, nn.Parameter(torch.randn(shape)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.unflatten(1, (3, 2)) + self.place
+        return ((x @ self.first + self.shift).tanh() + self.all).flatten(1) @ self.last
+
+
+class Patched(nn.Module):
+    """A convolution called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Conv2d(2, 2, 2), nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(self.inner(x).tanh()).flatten(1))
+
+
+class TwoBiases(nn.Module):
+    """A weight that two layers share, one of which has a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(nn.functional.linear(self.inner(x).tanh(), self.inner.weight))
+
+
 class Borrowed(nn.Module):
     """A layer whose weight is also used outside its call."""
 
@@ -60,6 +116,13 @@ class Text(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.tokens(x).mean(1))
+
+
+class TwiceRead(Text):
+    """A text whose tokens are looked up twice, in another order and in part."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head((self.tokens(x) * self.tokens(x.flip(1))).mean(1) + self.tokens(x[:, 0]))
 
 
 class Sequence(nn.Module):
@@ -153,6 +216,10 @@ SMALL = {
     ),
     "input in place": (lambda: nn.Sequential(nn.SiLU(inplace=True), nn.Linear(6, 3)), (6,)),
     "positions": (Sequence, (6,)),
+    "twice": (Twice, (6,)),
+    "recurrent": (Recurrent, (6,)),
+    "bare": (Bare, (6,)),
+    "text read twice": (TwiceRead, (4,)),
     "layer norm": (
         lambda: nn.Sequential(
             nn.Linear(6, 4),
@@ -200,7 +267,9 @@ FALLBACK = {
         lambda: nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.Flatten(), nn.Linear(16, 3)),
         (2, 3, 3),
     ),
-    "twice": (Twice, (6,)),
+    "held twice": (lambda: nn.Sequential(*[nn.Linear(6, 6), nn.Tanh()] * 2, nn.Linear(6, 3)), (6,)),
+    "a convolution twice": (Patched, (2, 3, 3)),
+    "two biases": (TwoBiases, (6,)),
     "borrowed": (Borrowed, (6,)),
 }
 
