@@ -46,15 +46,7 @@ _LEFT = ' style="text-align:left"'
 
 
 def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
-    """A line, a table of head -> cell, and sentences below it.
-
-    >>> print(as_text("two", [{"name": "a", "figure": "1"}, {"name": "bb", "figure": "22"}]))
-    two
-    <BLANKLINE>
-    name  figure
-    a     1
-    bb    22
-    """
+    """A line, a table of head -> cell, and sentences below it."""
     heads = list(dict.fromkeys(key for row in rows for key in row))
     cells = [heads, *([row.get(key, "") for key in heads] for row in rows)]
     lines = aligned(cells) if rows else ()

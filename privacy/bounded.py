@@ -53,13 +53,6 @@ def read_bounded(path: Path, most: int) -> bytes:
     Raises:
         FileNotFoundError: it is not there.
         ValueError: it is larger, or no regular file.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "figure"
-    ...     _ = path.write_bytes(b"8.0")
-    ...     print(len(read_bounded(path, 3)))
-    3
     """
     size = check_size(path, most)
     with path.open("rb") as file:

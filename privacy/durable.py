@@ -28,14 +28,7 @@ BINARY = getattr(os, "O_BINARY", 0)  # Windows would write another end of line
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that its user alone enters, and those above it that are missing.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as there:
-    ...     make_folder(Path(there) / "run/checkpoints")
-    ...     print(oct((Path(there) / "run/checkpoints").stat().st_mode & 0o777))
-    0o700
-    """
+    """Make a folder that its user alone enters, and those above it that are missing."""
     if not folder.parent.exists():
         make_folder(folder.parent)
     folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
@@ -144,12 +137,6 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
     Raises:
         FileExistsError: with `new`, the file exists.
         OSError: the system refuses; the error names the file.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_durably(Path(folder) / "figure", b"8.0")
-    ...     print((Path(folder) / "figure").read_text())
-    8.0
     """
     part = part_of(path)
     asked = _PRIVATE_FILE if mode is None else mode

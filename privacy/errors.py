@@ -111,13 +111,6 @@ def did_you_mean(word: object, known: Iterable[str], *, form: Callable[[str], st
     """A remedy to put behind a sentence, or nothing where no known word is close.
 
     A word is never led to less protection than another one that may have been meant.
-
-    >>> did_you_mean("dpsgd", ["dsgd", "dp-dpsgd"])
-    '; did you mean dp-dpsgd?'
-    >>> did_you_mean("epsillon", ["epsilon", "delta"])
-    '; did you mean epsilon?'
-    >>> did_you_mean("rows", ["row", "column"], form=repr)
-    "; did you mean 'row'?"
     """
     names, text = list(known), str(word)
     famous = _KNOWN_AS.get(re.sub("[^a-z0-9]", "", text.lower()))

@@ -347,12 +347,9 @@ def engine_of(bound: Any, *, root: int | None = None) -> Engine:
         "linear", input_shape=(1, 8, 8), classes=2, generator=torch.Generator().manual_seed(0)
     )
     setting = Setting(
-        graph=ring(4),
-        model=model,
-        shards=[shard] * 4,
-        sampling_rate=0.5,
+        graph=ring(4), model=model, shards=[shard] * 4, sampling_rate=0.5,
         device=torch.device("cpu"),
-    )
+    )  # fmt: skip
     return Engine(setting, bound, randomness=SecretRandomness(root))
 
 

@@ -290,12 +290,6 @@ class ParticipationCheck:
 
         Raises:
             ValueError: a record is in one of them out of its turn.
-
-        >>> kept = ParticipationCheck(Pattern(PatternKind.APART, 3), records=[2])
-        >>> kept.note({0: np.array([0])}, round=1)
-        >>> kept.note({0: np.array([0])}, round=3)  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        overhear...InputError: round 3 was stopped: its batch of agent 0 holds a record that was ...
         """
         if self._pattern.is_every or round < self._latest:
             return
@@ -368,12 +362,6 @@ class Sampler:
 
         Raises:
             ValueError: a batch that no epoch has room for.
-
-        >>> of = Sampler(drawn=(Drawing(Scheme.CYCLIC, 7, 3, 7),), order_seed=0)
-        >>> secret = np.random.default_rng(0)
-        >>> [of.draw(agent=0, round=t, call=0, rate=1.0, generator=secret).tolist()
-        ...     for t in (1, 2, 3)]
-        [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
         """
         of = self.drawn[agent]
         if of.scheme is Scheme.TRUNCATED:
@@ -533,13 +521,6 @@ def taking_part(
         round: its number, from 1 where cohorts are of epochs.
         order_seed: of the orders of shuffled epochs, in [0, 2^64); public.
         generator: secret, of this round and call alone.
-
-    >>> of, secret = Cohort(call=0, rate=0.4, scheme=Scheme.SHUFFLED), np.random.default_rng(0)
-    >>> for t in (1, 2):
-    ...     drawn = taking_part(of, agents=5, round=t, order_seed=0, generator=secret)
-    ...     print(drawn.nonzero()[0].tolist())
-    [0, 4]
-    [1, 2]
     """
     size = size_of_cohort(cohort.rate, agents, scheme=cohort.scheme)
     if cohort.scheme is Scheme.FIXED:

@@ -346,12 +346,6 @@ def total_epsilon(runs: Sequence[tuple[JointSensitivity, float]], *, statement: 
 
     Raises:
         ValueError: a rate or a sensitivity that is none, or more rounds than are added up.
-
-    >>> from overhear.privacy import EAVESDROPPER, Status
-    >>> from overhear.training.exposure.sensitivity import Release
-    >>> one = JointSensitivity(EAVESDROPPER, 0, (Release(1.0, 1.0, 2, 1),), Status.PROVEN, "a test")
-    >>> round(total_epsilon([(one, 2.0), (one, 2.0)], statement=Statement(delta=1e-5)), 4)  # mu = 1
-    4.3772
     """
     together: Counter[Event] = Counter()
     for sensitivity, noise_multiplier in runs:

@@ -43,13 +43,6 @@ def read_scores(path: Path) -> ScoreFile:
         FileNotFoundError: it is not there.
         ValueError: too large, no text, a column that is missing, unknown or there twice, a value
             that is none, or a canary that is named twice.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "s.csv"
-    ...     _ = path.write_text("score,included\n0.5,1\n-1,0\n")
-    ...     read_scores(path).scores.tolist()
-    [0.5, -1.0]
     """
     try:
         text = read_bounded(path, _MOST_BYTES).decode("utf-8-sig")

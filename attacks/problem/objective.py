@@ -38,13 +38,6 @@ def squared_distance(candidate: Tensor, observation: Observation) -> Tensor:
 
     Returns:
         (...,) distances.
-
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.0, clip_norm=None,
-    ...     records=1,
-    ... )
-    >>> squared_distance(torch.tensor([[3.0, 4.0]]), seen).item()
-    25.0
     """
     return observation.whiten(candidate - observation.gradient).square().sum(dim=(-2, -1))
 
@@ -58,13 +51,6 @@ def cosine_distance(candidate: Tensor, observation: Observation) -> Tensor:
 
     Returns:
         (...,) distances in [0, 2]; 1 where one of the gradients is 0.
-
-    >>> seen = Observation.single(
-    ...     gradient=torch.tensor([1.0, 0.0]), model=torch.zeros(2), noise_std=0.0,
-    ...     clip_norm=None, records=1,
-    ... )
-    >>> round(cosine_distance(torch.tensor([[1.0, 1.0]]), seen).item(), 4)
-    0.2929
     """
     tiny = torch.finfo(candidate.dtype).tiny
     ours = observation.whiten(candidate).flatten(-2)
@@ -85,13 +71,6 @@ def whitened_residual(candidate: Tensor, observation: Observation) -> Tensor:
 
     Raises:
         ValueError: the observation carries no noise, so that nothing can be whitened.
-
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(2), model=torch.zeros(2), noise_std=0.5, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> whitened_residual(torch.tensor([[0.5, 0.5]]), seen).item()
-    2.0
     """
     if not observation.is_noisy:
         raise InputError(

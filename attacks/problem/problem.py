@@ -215,15 +215,7 @@ class Imprint:
     places: Tensor | None = None
 
     def slots(self, gradient: Tensor) -> Tensor:
-        """(S, F + 1) what every bin holds of a gradient (D,): weights, then the bias.
-
-        >>> read = Imprint(
-        ...     parameters=torch.zeros(4), weight=slice(0, 2), bias=slice(2, 4),
-        ...     follows=(1, -1), inputs_of=lambda f: f,
-        ... )
-        >>> read.slots(torch.tensor([3.0, 1.0, 2.0, 1.0])).tolist()
-        [[2.0, 1.0], [1.0, 1.0]]
-        """
+        """(S, F + 1) what every bin holds of a gradient (D,): weights, then the bias."""
         rows = torch.cat(
             [gradient[self.weight].reshape(len(self.follows), -1), gradient[self.bias][:, None]],
             dim=1,

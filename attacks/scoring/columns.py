@@ -36,12 +36,6 @@ class Distance:
     Args:
         weights: (D,) what the numbers are multiplied by, at most 1.
         scale: the error is so many times the mean of the squared differences then.
-
-    >>> sex = TableColumn(name="sex", kind="category", start=1, width=2, levels=("f", "m"))
-    >>> of = Distance.of([TableColumn(name="age", kind="number", start=0), sex])
-    >>> a, b = (of.points(torch.tensor(x)) for x in ([0.5, 1.0, 0.0], [0.3, 0.0, 1.0]))
-    >>> round(float((a - b).square().mean()) * of.scale, 3)  # (.2^2 + 1) / 2
-    0.52
     """
 
     weights: Tensor
@@ -161,12 +155,6 @@ def column_scores(
         columns: of the records.
         truth: (N, D) records on the unit box.
         guess: (N, D) what was rebuilt of each, not decoded.
-
-    >>> b = TableColumn(name="b", kind="binary", start=0, levels=("0", "1"))
-    >>> truth, guess = torch.tensor([[0.0], [1.0], [1.0]]), torch.tensor([[0.6], [0.7], [0.2]])
-    >>> (score,) = column_scores([b], truth, guess)
-    >>> round(score.accuracy, 3), score.auc
-    (0.333, 0.5)
     """
     best, found = decoded(guess, columns), []
     for column in columns:

@@ -175,12 +175,6 @@ def reconstruction_bound(
         ValueError: a number is out of range.
 
     Source: Hayes et al. 2023, Theorem 2, for the trade-off curve of a Gaussian mechanism.
-
-    >>> found = reconstruction_bound(
-    ...     mu=1.0, threshold=0.015, hits=2, images=8, prior_hit_rate=0.02
-    ... )
-    >>> round(found.bound, 4), found.exceeded, found.can_be_exceeded
-    (0.146, False, True)
     """
     for name, value in (("guesses", guesses), ("tests", tests)):
         within(name, value, "[1, inf)")
@@ -211,13 +205,6 @@ def declared_mu(observation: Observation) -> float:
         an upper bound over all vectors of norm C, one for each intercept; exact where the noises
         are independent. Where the mean is clipped, 2 C in place of C / B, as one record may turn
         it round. Infinite where nothing is clipped or there is no noise.
-
-    >>> seen = Observation.single(
-    ...     gradient=torch.zeros(3), model=torch.zeros(3), noise_std=0.5, clip_norm=1.0,
-    ...     records=1,
-    ... )
-    >>> declared_mu(seen)
-    2.0
     """
     if observation.clip_norm is None or not observation.is_noisy:
         return math.inf

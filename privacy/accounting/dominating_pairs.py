@@ -148,12 +148,6 @@ def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> D
 
     Returns:
         DiscretisedPair whose hockey-stick divergence is at least the true one at every epsilon.
-
-    >>> from overhear.privacy.participation import always
-    >>> full = Round(noise_multiplier=2.0, moves=always(), pair=Pair.REMOVE, count=1)
-    >>> pair = discretised_pair(full, missing=1e-20)
-    >>> round(pair.cumulants(1.0)[0], 4)  # lambda (lambda + 1) / (2 multiplier^2)
-    0.25
     """
     # Each tail of a bump has at most exp(-reach^2/2)/2 <= missing/4.
     reach = math.sqrt(2.0 * math.log(2.0 / missing))

@@ -260,12 +260,6 @@ def scale_for_risk(
         TypeError: a value is no number.
 
     Source: Kulynych et al., arXiv:2407.02191: noise for the risk that is meant, not for epsilon.
-
-    >>> rounds = {(1.0, 0.02): 1000}
-    >>> round(scale_for_risk(rounds, advantage=0.1), 4)
-    2.6056
-    >>> round(scale_for_risk(rounds, true_positive_rate=(0.2, 0.01)), 4)
-    0.7131
     """
     events = check_rounds(rounds, adjacency)
     if (advantage is None) == (true_positive_rate is None):

@@ -110,14 +110,7 @@ class Design:
         return self.energy / self.lower_bound - 1.0 if self.lower_bound > 0 else math.inf
 
     def strategies(self) -> list[Matrix]:
-        """C of each eigenspace, (T, T), lower triangular, or one for all of them.
-
-        >>> from overhear.privacy.noise.design import design
-        >>> ring = np.eye(4) / 3 + (np.eye(4)[[1, 2, 3, 0]] + np.eye(4)[[3, 0, 1, 2]]) / 3
-        >>> found = design(Kind.JOINT, ring, rounds=6, period=3)
-        >>> len(found.strategies()), round(found.energy, 6), found.gap < 1e-6
-        (3, 0.740224, True)
-        """
+        """C of each eigenspace, (T, T), lower triangular, or one for all of them."""
         if self.precisions is not None:
             return [lower_factor(precision) for precision in self.precisions]
         return [toeplitz_strategy(one, self.rounds) for one in self.filters]

@@ -399,12 +399,6 @@ def lower_bound(
         multipliers: (constraints, T), the diagonals of L_i, above 0.
         rounds: T.
         period: b.
-
-    >>> from overhear.privacy.noise.over_time import modes_of
-    >>> modes = modes_of([[0.75, 0.25], [0.25, 0.75]])
-    >>> bound = lower_bound(modes, modes.shares[:1], np.ones((1, 6)), rounds=6, period=6)
-    >>> round(bound, 4)
-    0.8964
     """
     of = shares / shares.sum(axis=0)
     total = 0.0

@@ -224,12 +224,6 @@ class View:
             ValueError: as for `mu`, or a column in two blocks.
             TypeError: as for `mu`.
             UnsupportedView: as for `leaks`.
-
-        >>> rho = 0.5  # the noise of two releases of different units is correlated
-        >>> root = np.linalg.cholesky(np.array([[1, rho], [rho, 1]]))
-        >>> view = View(contributions=np.eye(2), noise=root)
-        >>> [round(mu**2, 6) for mu in view.shares([([0], [1.0]), ([1], [1.0])])]
-        [2.0, 2.0]
         """
         parts = [_moved(columns, list(bounds)) for columns, bounds in blocks]
         moved = [c for columns, _ in parts for c in columns]
@@ -295,12 +289,6 @@ def squared_joint_sensitivity(information: np.ndarray, vectors: Sequence[int] = 
     Args:
         information: (columns, columns), positive semidefinite.
         vectors: for each column the vector that it is a part of; a vector each when empty.
-
-    >>> M = np.linalg.inv(np.full((3, 3), 0.5) + 0.5 * np.eye(3))  # correlation 1/2
-    >>> round(float(np.abs(M).sum()), 6), round(squared_joint_sensitivity(M), 6)
-    (7.5, 6.0)
-    >>> round(squared_joint_sensitivity(np.diag([1.0, 4.0]), [0, 0]), 6)  # two parts of one vector
-    4.0
     """
     parts, of = _parts(information, vectors)
     row_sums = np.abs(information).sum(axis=1)
@@ -472,12 +460,6 @@ def matched_filter(view: View, columns: Sequence[int]) -> MatchedFilter:
 
     Examples:
         Two messages of one contribution whose noise has correlation 1/2 say as much as 4/3 of one:
-
-        >>> noise = np.linalg.cholesky(np.array([[1.0, 0.5], [0.5, 1.0]]))
-        >>> view = View(contributions=np.ones((2, 1)), noise=noise)
-        >>> found = matched_filter(view, [0])
-        >>> round(float(found.information[0, 0]), 6), found.weights.round(6).ravel().tolist()
-        (1.333333, [0.666667, 0.666667])
     """
     from scipy.sparse import csr_array, diags_array, eye_array, hstack
 

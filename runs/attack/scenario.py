@@ -338,14 +338,7 @@ def _checked(name: str) -> str:
 
 
 def _named(asked: Mapping[str, object], of_run: Mapping[str, object]) -> str:
-    """A name made of the keys that differ.
-
-    >>> run = {"presets": ["matched"], "images": 4, "adversary": "eavesdropper"}
-    >>> _named(run | {"presets": ["dlg", "idlg"], "images": 8}, run)
-    'dlg+idlg-images-8'
-    >>> _named(run | {"adversary": "coalition:1,2"}, run), _named(run, run)
-    ('coalition-1-2', 'run-file')
-    """
+    """A name made of the keys that differ."""
     parts = []
     for key, value in asked.items():
         if value == of_run.get(key) or key in _DIGESTS:

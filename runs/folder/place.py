@@ -130,13 +130,6 @@ def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name:
 
     Raises:
         InputError: they differ, with what differs; of a text of several lines the first that does.
-
-    >>> mine, first = {"version of torch": "2.6"}, {"version of torch": "2.7"}
-    >>> try:
-    ...     check_same_facts(mine, first, name="rank 1")
-    ... except InputError as error:
-    ...     print(str(error).partition(",")[0])
-    rank 1 has another version of torch than rank 0 (2.6
     """
     for what in (*first, *(mine.keys() - first.keys())):
         ours, theirs = mine.get(what, "none"), first.get(what, "none")

@@ -252,13 +252,6 @@ class ForeignFolder:
 
     Raises:
         InputError: a link leads out of it.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     Path(place, "checkpoints").symlink_to("/")
-    ...     ForeignFolder(Path(place))
-    Traceback (most recent call last):
-    overhear...InputError: ...checkpoints is a link that leads out of ...
     """
 
     def __init__(self, path: Path) -> None:
@@ -347,13 +340,6 @@ def read_tables(
 
     Raises:
         ValueError: with one sentence for each problem.
-
-    >>> read_tables({
-    ...     "data": {"name": "digits"}, "model": {"name": "mlp"}, "algorithm": {"name": "dpdl"},
-    ...     "privacy": {"epsilon": 4.0, "delta": 1e-5}, "training": {"rounds": 9},
-    ... })  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    overhear...InputError: dict: [training] give sampling_rate or batch_size, exactly one of ...
     """
     named = with_names(values)
     merge_overrides(named, overrides)

@@ -66,12 +66,6 @@ def merge_overrides(values: dict[str, object], overrides: Sequence[str]) -> list
 
     Raises:
         ValueError: an override that is not of this form.
-
-    >>> values = {"privacy": {"epsilon": 4.0}}
-    >>> merge_overrides(values, ["privacy.noise_multiplier=2", "graph.name=full"])
-    ['[privacy] epsilon = 4.0 of the run file holds no longer: noise_multiplier takes its place']
-    >>> values
-    {'privacy': {'noise_multiplier': 2}, 'graph': {'name': 'full'}}
     """
     given, silenced = set[tuple[str, str]](), list[str]()
     for text in overrides:

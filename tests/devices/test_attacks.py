@@ -54,14 +54,10 @@ def seen_of(
     g = torch.Generator().manual_seed(2)
     flat = torch.stack([flatten(model), flatten(model) + 0.01])
     return observe(
-        model,
-        flat,
-        inputs=torch.rand(records, *SHAPE, generator=g),
-        targets=torch.arange(records) % CLASSES,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
+        model, flat, inputs=torch.rand(records, *SHAPE, generator=g),
+        targets=torch.arange(records) % CLASSES, clip_norm=clip_norm, noise_std=noise_std,
         generator=g,
-    )
+    )  # fmt: skip
 
 
 def network(name: str = "mlp") -> nn.Module:
@@ -199,15 +195,10 @@ def test_a_problem_moves_as_one():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
     model.register_buffer("scale", torch.ones(1))
     posed = Problem(
-        observation=replace(seen_of(model, noise_std=0.1), coefs=(torch.ones(111),)),
-        model=model,
-        preset=short("matched"),
-        box=Box(low=torch.zeros(()), span=torch.ones(())),
-        shape=SHAPE,
-        classes=CLASSES,
-        labels=torch.tensor([1]),
-        prior_image=torch.zeros(SHAPE),
-    )
+        observation=replace(seen_of(model, noise_std=0.1), coefs=(torch.ones(111),)), model=model,
+        preset=short("matched"), box=Box(low=torch.zeros(()), span=torch.ones(())), shape=SHAPE,
+        classes=CLASSES, labels=torch.tensor([1]), prior_image=torch.zeros(SHAPE),
+    )  # fmt: skip
     # A check that the numbers are finite would read them.
     with pytest.MonkeyPatch.context() as patch:
         for kind in (Observation, Box):

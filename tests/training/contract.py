@@ -54,14 +54,9 @@ def setting(
         for i in range(graph.agents)
     ]
     return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        task=ClassWeights(net, classes=2) if min_max else None,
-    )
+        graph=graph, model=net, shards=shards, sampling_rate=rate, device=torch.device("cpu"),
+        dtype=torch.float64, task=ClassWeights(net, classes=2) if min_max else None,
+    )  # fmt: skip
 
 
 def summed_gradient(net: nn.Module, x: np.ndarray, shard: Examples) -> np.ndarray:
@@ -89,17 +84,9 @@ def bound_to(
     """An algorithm with the numbers of the checks."""
     known = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
     return bind(
-        known,
-        settings or known.settings(),
-        form=form,
-        learning_rate=0.3,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        batch_size=4.5,
-        graph=graph,
-        rounds=rounds,
-        records=9,
-    )
+        known, settings or known.settings(), form=form, learning_rate=0.3, clip_norm=clip_norm,
+        noise_std=noise_std, batch_size=4.5, graph=graph, rounds=rounds, records=9,
+    )  # fmt: skip
 
 
 def started(

@@ -116,13 +116,6 @@ def prepare(
     Raises:
         ValueError: a graph that changes or has no links, weights that are not symmetric, or more
             rounds than a strategy is looked for.
-
-    >>> from overhear.training import build_graph
-    >>> made = prepare(
-    ...     graph=build_graph("ring", 4), rounds=9, correlation=2.0, period=3, bands=0
-    ... )
-    >>> made["shared"].factor.shape, made["strategy"].shape, sorted(made["shared"].known_to[4])
-    (torch.Size([4, 8]), torch.Size([9, 9]), [0, 1])
     """
     weights = graph_of(graph, algorithm="decor-over-time").weights
     table_of = functools.partial(

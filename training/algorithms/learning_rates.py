@@ -71,12 +71,6 @@ class RateSchedule:
     Raises:
         ValueError: a number out of range, one that the schedule does not have, or one it lacks.
         TypeError: a number that is none.
-
-    >>> steps = RateSchedule(schedule=Course.STEP, start=0.4, factor=0.5, every=2)
-    >>> steps.rates(5)
-    (0.4, 0.4, 0.2, 0.2, 0.1)
-    >>> RateSchedule(schedule=Course.COSINE, start=0.4, warmup=1).rates(3)[:2]
-    (0.2, 0.4)
     """
 
     schedule: Course

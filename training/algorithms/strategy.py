@@ -136,12 +136,6 @@ def strategy_table(
 
     Raises:
         ValueError: more rounds than a strategy is looked for, or weights that are not symmetric.
-
-    >>> import torch
-    >>> found = strategy_table(np.ones((1, 1)), rounds=4, period=0, bands=2, algorithm="a")
-    >>> columns = found[:, 0] ** 2 + torch.cat([found[1:, 1], torch.zeros(1)]) ** 2
-    >>> round(float(columns.max()), 6)
-    1.0
     """
     import torch
 

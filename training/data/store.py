@@ -440,12 +440,6 @@ def digest_of_records(shards: Sequence[Held]) -> tuple[str, str]:
 
     Returns:
         Of the records; and of the records of each agent, in the order of the agents.
-
-    >>> import torch
-    >>> ones, zeros = (Examples(value * torch.ones(1, 2), torch.zeros(1)) for value in (1.0, 0.0))
-    >>> first, second = digest_of_records([ones, zeros]), digest_of_records([zeros, ones])
-    >>> first[0] == second[0], first[1] == second[1]
-    (True, False)
     """
     every = np.empty(sum(shard.size for shard in shards), dtype=f"S{_BYTES}")
     held, start = hashlib.sha256(), 0

@@ -263,12 +263,6 @@ def separate(model: nn.Module, example: Tensor) -> Separate | str:
     Args:
         model: The network; it is copied.
         example: (1, *shape), of which the shape, the type and the device matter.
-
-    >>> class Centred(nn.Linear):
-    ...     def forward(self, x):
-    ...         return super().forward(x - x.mean(0))
-    >>> separate(Centred(4, 2), torch.zeros(1, 4))
-    "in its forward 'mean' may let examples meet: it runs along the dimension of the examples"
     """
     model = copy.deepcopy(model).requires_grad_(True)
     inputs = torch.zeros_like(example).expand(_COPIES, *example.shape[1:]).contiguous()

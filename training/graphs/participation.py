@@ -191,12 +191,6 @@ def scheduled(graph: Topology, active: NDArray[np.bool_], *, told: str) -> Sched
     Raises:
         ValueError: a list of other agents, a topology that has a list already, or patterns whose
             weights take too much memory.
-
-    >>> from overhear.training import build_graph
-    >>> active = np.array([[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 1, 0]], dtype=bool)
-    >>> found = scheduled(build_graph("ring", 4), active, told="public list")
-    >>> len(set(found.graphs)), found.at(1).weights.round(3).tolist()[0]
-    (2, [0.667, 0.333, 0.0, 0.0])
     """
     if isinstance(graph, ScheduledGraph):
         raise InputError(f"graph {graph.name!r} has a list of who takes part already; give one")
@@ -358,12 +352,6 @@ def number_of_sets(
 
     Raises:
         ValueError: more than two thousand, or their graphs take more than a gigabyte.
-
-    >>> from overhear.training import build_graph
-    >>> number_of_sets(build_graph("ring", 10), 3)
-    175
-    >>> number_of_sets(build_graph("ring", 100), 10, alike=frozenset(range(100)))
-    10
     """
     agents, same = graph.agents, len(alike - {victim})
     distinct = agents - same - (victim is not None and victim not in alike)
@@ -413,12 +401,6 @@ def reduced(
     Args:
         graph: of everybody.
         links: whether the step uses any; else they stay as they are, in one topology.
-
-    >>> from overhear.training import build_graph
-    >>> for one in reduced(build_graph("ring", 4), frozenset({3})):
-    ...     print(one.at(1).weights.round(3).tolist()[0])
-    [0.333, 0.333, 0.0, 0.0]
-    [0.667, 0.333, 0.0, 0.0]
     """
     if not links or not graph.graphs[0].has_links:
         marked = {of: _marked(of, away, of.weights) for of in dict.fromkeys(graph.graphs)}

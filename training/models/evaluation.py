@@ -49,12 +49,6 @@ def gradient_norm(
         records: at least one.
         task: what is learned, a `NetworkLoss`; by default the cross-entropy.
         batch: records at once.
-
-    >>> from overhear.training.data.store import TensorStore
-    >>> model = nn.Linear(1, 2)
-    >>> records = TensorStore(torch.tensor([[2.0]]), torch.tensor([0]))
-    >>> round(gradient_norm(model, torch.zeros(4), records), 4)  # of (-1, 1, -1/2, 1/2)
-    1.5811
     """
     held = {
         name: value.to(point.device, point.dtype if value.is_floating_point() else None)

@@ -13,14 +13,7 @@ from typing import Any
 
 
 class Files:
-    """Files that this thread opens, from `begin` to `end`.
-
-    >>> files = Files()
-    >>> files.begin()
-    >>> Path(os.devnull).read_bytes()
-    b''
-    >>> files.end()
-    """
+    """Files that this thread opens, from `begin` to `end`."""
 
     _listening: Files | None = None
     _is_hooked = False

@@ -142,12 +142,6 @@ def own_object(name: str, *, key: str) -> object:
     Raises:
         InputError: there is no such module or object, it was not given again, or the module raises
             an error or exits.
-
-    >>> own_object("math:pi", key="[model] name")
-    3.141592653589793
-    >>> own_object("math:poe", key="[model] name")
-    Traceback (most recent call last):
-    overhear...InputError: [model] name='math:poe': 'math' has no 'poe'; did you mean 'pow'?
     """
     if name.startswith(OBJECT):
         _FOUND[name] = given(name, key=key)
@@ -380,12 +374,6 @@ def algorithm_named(name: str) -> Algorithm:
 
     Raises:
         InputError: there is none, or what the name stands for is no algorithm.
-
-    >>> algorithm_named("dpdl").settings().momentum
-    0.9
-    >>> algorithm_named("math:tau")
-    Traceback (most recent call last):
-    overhear...InputError: name='math:tau' is a float; it must be an Algorithm(...)
     """
     if not is_own(name):
         if name not in ALGORITHMS:

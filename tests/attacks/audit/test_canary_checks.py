@@ -218,17 +218,11 @@ def _played(name: str = "dpdl", *, q: float = 0.3, change=None, seed: int = 0, *
     }
     batch_clipped = name == "dp-cga"
     game = CanaryGame(
-        setting=contract.setting(graph, rate=q, min_max=bound.blocks == 2),
-        bound=bound,
-        traces=traces,
-        rounds=4,
-        clip_norm=contract.CLIP,
-        adversaries=adversaries,
-        canaries=12 if batch_clipped else 60,
-        apart=shares_noise(traces, adversaries),
-        batch_clipped=batch_clipped,
-        **how,
-    )
+        setting=contract.setting(graph, rate=q, min_max=bound.blocks == 2), bound=bound,
+        traces=traces, rounds=4, clip_norm=contract.CLIP, adversaries=adversaries,
+        canaries=12 if batch_clipped else 60, apart=shares_noise(traces, adversaries),
+        batch_clipped=batch_clipped, **how,
+    )  # fmt: skip
     with change() if change else patch.object(torch, "pi", math.pi):
         played = game.play(generator=np.random.default_rng(seed))
     return canary_checks(played.noise, replace=game.replace)

@@ -31,12 +31,9 @@ def wide(graph) -> Setting:
         inputs[:, ::3] = 0
         shards.append(Examples(inputs, torch.randint(10, (8,), generator=rng)))
     return Setting(
-        graph=graph,
-        model=nn.Linear(64, 10),
-        shards=shards,
-        sampling_rate=0.4,
+        graph=graph, model=nn.Linear(64, 10), shards=shards, sampling_rate=0.4,
         device=torch.device("cpu"),
-    )
+    )  # fmt: skip
 
 
 def checked(

@@ -52,14 +52,9 @@ def a_setting(
         for _ in range(graph.agents)
     ]
     return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
-        dtype=dtype,
-        task=ClassWeights(net, classes=3) if min_max else None,
-    )
+        graph=graph, model=net, shards=shards, sampling_rate=rate, device=torch.device("cpu"),
+        dtype=dtype, task=ClassWeights(net, classes=3) if min_max else None,
+    )  # fmt: skip
 
 
 def a_run(

@@ -133,12 +133,9 @@ def setting_of(agents: int = 1) -> Setting:
     torch.manual_seed(0)
     shard = Examples(held_out().inputs[:12], held_out().targets[:12])
     return Setting(
-        graph=build_graph("full", agents),
-        model=nn.Sequential(nn.Linear(6, 3)),
-        shards=[shard] * agents,
-        sampling_rate=1.0,
-        device=torch.device("cpu"),
-    )
+        graph=build_graph("full", agents), model=nn.Sequential(nn.Linear(6, 3)),
+        shards=[shard] * agents, sampling_rate=1.0, device=torch.device("cpu"),
+    )  # fmt: skip
 
 
 def game_of(multiplier: float, *, rounds: int = 3, replaced: bool = False) -> LastModelGame:
@@ -146,17 +143,9 @@ def game_of(multiplier: float, *, rounds: int = 3, replaced: bool = False) -> La
     setting, canary = worst_start(setting_of(), held_out(), replaced=replaced)
     algorithm = ALGORITHMS["dp-dpsgd"]
     bound = bind(
-        algorithm,
-        algorithm.settings(),
-        form=Form.REPAIRED,
-        learning_rate=0.01,
-        clip_norm=1.0,
-        noise_std=multiplier,
-        batch_size=12.0,
-        graph=setting.graph,
-        rounds=rounds,
-        records=12.0,
-    )
+        algorithm, algorithm.settings(), form=Form.REPAIRED, learning_rate=0.01, clip_norm=1.0,
+        noise_std=multiplier, batch_size=12.0, graph=setting.graph, rounds=rounds, records=12.0,
+    )  # fmt: skip
     scripts = ScriptsOnDemand(bound.init, bound.step, graph=setting.graph)  # traced once
     return LastModelGame(
         setting=setting, bound=bound, rounds=rounds, victim=0, canary=canary, scripts=scripts

@@ -84,10 +84,8 @@ def test_the_posterior_mean_of_a_gaussian_prior_is_that_of_the_closed_form():
     seen = Observation(
         gradient=torch.tensor([[-0.2, 0.5]], dtype=torch.float64),
         points=torch.zeros(1, 1, 2, dtype=torch.float64),
-        covariance=torch.tensor([[t**2]], dtype=torch.float64),
-        clip_norm=None,
-        records=1,
-    )
+        covariance=torch.tensor([[t**2]], dtype=torch.float64), clip_norm=None, records=1,
+    )  # fmt: skip
     found = weigh(seen, model, public, classes=2, generator=_drawn())
     expected = m + s**2 / (s**2 + 2 * t**2) * (0.7 - m)
     assert float(found.weights @ x[:, 0]) == pytest.approx(expected, abs=1e-4)

@@ -112,12 +112,9 @@ def test_several_intercepts_show_an_input_that_one_hides():
     root = torch.linalg.cholesky(covariance).float()
     signal, noise = gradient - noise, root @ noise
     together = Observation(
-        gradient=signal + noise,
-        points=torch.zeros(8, 1, 2400),
-        covariance=covariance,
-        clip_norm=1.0,
-        records=1,
-    )
+        gradient=signal + noise, points=torch.zeros(8, 1, 2400), covariance=covariance,
+        clip_norm=1.0, records=1,
+    )  # fmt: skip
     model = nn.Linear(60, 40, False)
     found = detectability(together, model)[0]
     assert found.shape == (320, 60)
@@ -134,11 +131,8 @@ def test_correlated_noise_of_several_intercepts_raises_no_alarm():
     for seed in range(100):
         seen = Observation(
             gradient=root @ _noise(4 * 400, seed=seed).reshape(4, 400),
-            points=torch.zeros(4, 1, 400),
-            covariance=covariance,
-            clip_norm=1.0,
-            records=1,
-        )
+            points=torch.zeros(4, 1, 400), covariance=covariance, clip_norm=1.0, records=1,
+        )  # fmt: skip
         alarms += detectability(seen, nn.Linear(20, 20, False))[0].is_detectable
     assert alarms <= 1
 

@@ -53,22 +53,12 @@ def rows_of(name: str, folder: Path, *overrides: str, form: Form) -> list[Row]:
     public = plant(built.data, 1)
     heard = {*built.setting.graph.neighbours(0)} - {0}
     trial = ReplayedRun(
-        setting=built.setting,
-        algorithm=name,
-        form=built.form,
-        settings=built.settings,
-        learning_rate=built.learning_rate,
-        clip_norm=built.clip_norm,
-        noise_std=built.noise_std(1.0),
-        batch_size=built.batch_size,
-        records_per_agent=len(built.data.targets) / 4,
-        snapshot=None,
-        snapshot_round=0,
-        round=2,
-        rounds=3,
-        victim=0,
-        model_owner=min(heard, default=0),
-    )
+        setting=built.setting, algorithm=name, form=built.form, settings=built.settings,
+        learning_rate=built.learning_rate, clip_norm=built.clip_norm,
+        noise_std=built.noise_std(1.0), batch_size=built.batch_size,
+        records_per_agent=len(built.data.targets) / 4, snapshot=None, snapshot_round=0, round=2,
+        rounds=3, victim=0, model_owner=min(heard, default=0),
+    )  # fmt: skip
     return attack_images(
         trial,
         built.data,

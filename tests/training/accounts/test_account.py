@@ -504,13 +504,9 @@ def test_a_hyper_parameter_by_its_name_is_the_one_of_that_name(name, setting, va
     known = ALGORITHMS[name]
     with pytest.raises(TypeError, match=f"{setting}='{value}' of '{name}' must be a"):
         bind(
-            known,
-            known.settings(**{setting: value}),
-            learning_rate=0.1,
-            clip_norm=1.0,
-            noise_std=1.0,
-            batch_size=5.0,
-        )
+            known, known.settings(**{setting: value}), learning_rate=0.1, clip_norm=1.0,
+            noise_std=1.0, batch_size=5.0,
+        )  # fmt: skip
 
 
 # The number of records in all: what comes from it shows it.
@@ -520,14 +516,9 @@ COUNTED = "The number of records in all counts as public"
 
 def counted(**how):
     return account(
-        "dp-dpsgd",
-        graph="full:2",
-        rounds=3,
-        delta=1e-5,
-        noise_multiplier=2.0,
-        adversaries=["eavesdropper"],
-        **how,
-    )
+        "dp-dpsgd", graph="full:2", rounds=3, delta=1e-5, noise_multiplier=2.0,
+        adversaries=["eavesdropper"], **how,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

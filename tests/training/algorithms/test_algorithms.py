@@ -48,16 +48,9 @@ def engine(
 ) -> Engine:
     algorithm = ALGORITHMS[name]
     bound = bind(
-        algorithm,
-        settings or algorithm.settings(),
-        form=form,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        graph=graph,
-        rounds=200,
-        records=9,
-        **NUMBERS,
-    )
+        algorithm, settings or algorithm.settings(), form=form, clip_norm=clip_norm,
+        noise_std=noise_std, graph=graph, rounds=200, records=9, **NUMBERS,
+    )  # fmt: skip
     return Engine(
         setting(graph, rate=rate, min_max=algorithm.blocks == 2),
         bound,

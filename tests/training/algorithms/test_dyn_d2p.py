@@ -64,27 +64,17 @@ def engine(
     taps=(),
 ) -> Engine:
     bound = bind(
-        ALGORITHMS[name],
-        settings,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        graph=graph,
-        rounds=rounds,
-        **NUMBERS,
-    )
+        ALGORITHMS[name], settings, clip_norm=clip_norm, noise_std=noise_std, graph=graph,
+        rounds=rounds, **NUMBERS,
+    )  # fmt: skip
     return Engine(setting(graph, rate=rate), bound, randomness=SecretRandomness(5), taps=taps)
 
 
 def traces_of(graph, *, rounds: int = 5, settings=None, clip_norm=0.2, noise_std=0.2):
     bound = bind(
-        ALGORITHMS["dyn-d2p"],
-        settings or dyn_d2p.Settings(),
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        graph=graph,
-        rounds=rounds,
-        **NUMBERS,
-    )
+        ALGORITHMS["dyn-d2p"], settings or dyn_d2p.Settings(), clip_norm=clip_norm,
+        noise_std=noise_std, graph=graph, rounds=rounds, **NUMBERS,
+    )  # fmt: skip
     return trace(
         bound.init, bound.step, graph=graph, rounds=rounds, noise_multiplier=bound.noise_multiplier
     )
@@ -283,15 +273,9 @@ def test_entries_of_a_list_hold_for_equal_stretches_of_rounds():
 @pytest.mark.parametrize("noise", [(2.0, 4.0, 1.0), (1.0, 1.0, 3.0)])
 def test_a_list_costs_the_composition_of_its_rounds(noise):
     found = account(
-        "dyn-d2p",
-        noise_multiplier=1.5,
-        noise_multipliers=list(noise),
-        clip_norms=[1.0, 0.1],
-        graph=directed_ring(4),
-        rounds=6,
-        sampling_rate=0.2,
-        delta=1e-5,
-    )
+        "dyn-d2p", noise_multiplier=1.5, noise_multipliers=list(noise), clip_norms=[1.0, 0.1],
+        graph=directed_ring(4), rounds=6, sampling_rate=0.2, delta=1e-5,
+    )  # fmt: skip
     rounds = [(1.5 * entry, 0.2) for entry in noise for _ in range(2)]
     wanted = composed_epsilon(rounds, delta=1e-5, adjacency="add-or-remove-one")
     assert found.epsilon("eavesdropper") == pytest.approx(wanted, rel=1e-6)
@@ -371,9 +355,6 @@ def test_a_clip_norm_that_is_carried_in_the_state_is_refused():
 
     with pytest.raises(TypeError, match=r"clip_norm=.* must be a number"):
         trace(
-            dyn_d2p.init,
-            functools.partial(adaptive, noise_std=1.0),
-            graph=ring(3),
-            rounds=2,
+            dyn_d2p.init, functools.partial(adaptive, noise_std=1.0), graph=ring(3), rounds=2,
             noise_multiplier=1.0,
-        )
+        )  # fmt: skip

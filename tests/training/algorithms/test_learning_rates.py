@@ -27,16 +27,11 @@ BY_ALL_RATES = {"mafalda", "dp-ftrl", "joint-dsgd", "decor-over-time"}  # whose 
 def bound(name: str, learning_rate):
     known, graph = ALGORITHMS[name], ring(5)
     return bind(
-        known,
-        known.settings(),
-        learning_rate=learning_rate,
+        known, known.settings(), learning_rate=learning_rate,
         clip_norm=contract.CLIP if known.private else None,
-        noise_std=contract.NOISE if known.private else 0.0,
-        batch_size=4.5,
-        graph=graph,
-        rounds=len(RATES),
-        records=9,
-    )
+        noise_std=contract.NOISE if known.private else 0.0, batch_size=4.5, graph=graph,
+        rounds=len(RATES), records=9,
+    )  # fmt: skip
 
 
 def by_torch(make, rounds: int, start: float) -> list[float]:

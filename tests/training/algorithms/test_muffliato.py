@@ -212,15 +212,9 @@ def test_an_eigenvalue_that_gossip_shrinks_below_floats_is_not_taken_for_zero():
 def test_a_single_message_of_long_gossip_is_not_free():
     algorithm = ALGORITHMS["muffliato"]
     run = bind(
-        algorithm,
-        algorithm.settings(),
-        learning_rate=0.1,
-        clip_norm=1.0,
-        noise_std=1.0,
-        batch_size=1.0,
-        graph=ring(50),
-        rounds=3,
-    )
+        algorithm, algorithm.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=1.0,
+        batch_size=1.0, graph=ring(50), rounds=3,
+    )  # fmt: skip
     traces = trace(
         run.init, run.step, graph=ring(50), rounds=3, noise_multiplier=run.noise_multiplier
     )

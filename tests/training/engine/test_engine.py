@@ -49,14 +49,9 @@ def test_inputs_that_are_indices_stay_indices():
     ]
     algorithm = ALGORITHMS["dp-dpsgd"]
     bound = bind(
-        algorithm,
-        algorithm.settings(),
-        learning_rate=0.1,
-        clip_norm=1.0,
-        noise_std=0.1,
-        batch_size=3.0,
-        graph=graph,
-    )
+        algorithm, algorithm.settings(), learning_rate=0.1, clip_norm=1.0, noise_std=0.1,
+        batch_size=3.0, graph=graph,
+    )  # fmt: skip
     engine = Engine(
         Setting(
             graph=graph, model=Bag(), shards=shards, sampling_rate=0.5, device=torch.device("cpu")

@@ -40,14 +40,10 @@ def engine(step, *, bias=250_000.0, dtype=torch.float32, taps=()):
     nn.init.zeros_(net.weight)
     nn.init.constant_(net.bias, bias)
     setting = Setting(
-        graph=ring(3),
-        model=net,
-        shards=[Examples(torch.ones(4, 2), torch.ones(4))] * 3,
-        sampling_rate=1.0,
-        device=torch.device("cpu"),
-        dtype=dtype,
+        graph=ring(3), model=net, shards=[Examples(torch.ones(4, 2), torch.ones(4))] * 3,
+        sampling_rate=1.0, device=torch.device("cpu"), dtype=dtype,
         task=NetworkLoss(net, loss_named("absolute", classes=0, outputs=1), regression=True),
-    )
+    )  # fmt: skip
     return Engine(setting, Bound(start, step), taps=taps)
 
 

@@ -139,18 +139,9 @@ def test_what_shuffling_costs_at_least_is_stated_where_one_sum_moves():
 def test_of_final_models_alone_no_least_cost_of_shuffling_is_stated(links):
     # Its releases are those of all rounds, which bound what a final model tells from above alone.
     found = account(
-        "dp-dpsgd",
-        graph="ring:3",
-        rounds=20,
-        sampling_rate=0.1,
-        delta=1e-5,
-        noise_multiplier=2.0,
-        adjacency="zero-out",
-        sampling="shuffled",
-        records=100,
-        batch_size=10.0,
-        links=links,
-        adversaries=["eavesdropper", "final-models"],
-    )
+        "dp-dpsgd", graph="ring:3", rounds=20, sampling_rate=0.1, delta=1e-5,
+        noise_multiplier=2.0, adjacency="zero-out", sampling="shuffled", records=100,
+        batch_size=10.0, links=links, adversaries=["eavesdropper", "final-models"],
+    )  # fmt: skip
     assert found["final-models"].at_least is None
     assert (found["eavesdropper"].at_least is None) == (links == "encrypted")

@@ -51,16 +51,10 @@ def game_of(
     )
     traces = trace(run.init, run.step, graph=graph, rounds=rounds, noise_multiplier=noise)
     canaries_of = CanaryGame(
-        setting=replace(setting, turns=turns),
-        bound=run,
-        traces=traces,
-        rounds=rounds,
-        clip_norm=1.0,
-        adversaries={who.name: dict.fromkeys(hosts, who)},
-        canaries=canaries,
-        apart=len(hosts) > 1,
-        replace=replaced,
-    )
+        setting=replace(setting, turns=turns), bound=run, traces=traces, rounds=rounds,
+        clip_norm=1.0, adversaries={who.name: dict.fromkeys(hosts, who)}, canaries=canaries,
+        apart=len(hosts) > 1, replace=replaced,
+    )  # fmt: skip
     return WholeRunGame.of(canaries_of, planned=rounds)
 
 

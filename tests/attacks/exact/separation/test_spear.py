@@ -38,14 +38,9 @@ def seen_of(
     model: nn.Module, x: Tensor, y: Tensor, *, clip_norm: float | None = None
 ) -> Observation:
     return observe(
-        model,
-        flatten(model).to(x),
-        inputs=x,
-        targets=y,
-        clip_norm=clip_norm,
-        noise_std=0.0,
+        model, flatten(model).to(x), inputs=x, targets=y, clip_norm=clip_norm, noise_std=0.0,
         generator=torch.Generator(),
-    )
+    )  # fmt: skip
 
 
 def attack(seen: Observation, model: nn.Module, x: Tensor, *, box: Box = UNIT) -> Certified | None:
@@ -199,14 +194,9 @@ def test_of_several_intercepts_the_fullest_is_returned():
     flat = flatten(model)
     models = torch.stack([torch.zeros_like(flat), flat])  # all units of the first are dead
     seen = observe(
-        model,
-        models,
-        inputs=x,
-        targets=LABELS[:4],
-        clip_norm=None,
-        noise_std=0.0,
+        model, models, inputs=x, targets=LABELS[:4], clip_norm=None, noise_std=0.0,
         generator=torch.Generator(),
-    )
+    )  # fmt: skip
     found = attack(seen, model, x)
     assert found is not None
     assert len(found.inputs) == len(x)

@@ -48,24 +48,14 @@ def engine(
         for _ in range(graph.agents)
     ]
     setting = Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
+        graph=graph, model=net, shards=shards, sampling_rate=rate, device=torch.device("cpu"),
         dtype=dtype,
-    )
+    )  # fmt: skip
     algorithm = ALGORITHMS[name]
     bound = bind(
-        algorithm,
-        algorithm.settings() if settings is None else settings,
-        learning_rate=ETA,
-        batch_size=B,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        graph=graph,
-        rounds=ROUNDS,
-    )
+        algorithm, algorithm.settings() if settings is None else settings, learning_rate=ETA,
+        batch_size=B, clip_norm=clip_norm, noise_std=noise_std, graph=graph, rounds=ROUNDS,
+    )  # fmt: skip
     started = Engine(setting, bound, randomness=SecretRandomness(root), taps=list(taps))
     started.start()
     return started

@@ -60,14 +60,9 @@ def setting(graph: Graph, *, task: bool = True) -> Setting:
     ]
     robust = ClassWeights(net, classes=CLASSES, strength=STRENGTH, penalty=PENALTY)
     return Setting(
-        graph=graph,
-        model=net,
-        shards=shards,
-        sampling_rate=RATE,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-        task=robust if task else None,
-    )
+        graph=graph, model=net, shards=shards, sampling_rate=RATE, device=torch.device("cpu"),
+        dtype=torch.float64, task=robust if task else None,
+    )  # fmt: skip
 
 
 def engine(
@@ -82,15 +77,9 @@ def engine(
 ) -> Engine:
     algorithm = ALGORITHMS[name]
     bound = bind(
-        algorithm,
-        algorithm.settings(**CHOSEN[name] | chosen),
-        form=form,
-        learning_rate=ETA,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        batch_size=B,
-        records=RECORDS,
-    )
+        algorithm, algorithm.settings(**CHOSEN[name] | chosen), form=form, learning_rate=ETA,
+        clip_norm=clip_norm, noise_std=noise_std, batch_size=B, records=RECORDS,
+    )  # fmt: skip
     return Engine(setting(graph), bound, randomness=SecretRandomness(ROOT), taps=list(taps))
 
 
@@ -274,13 +263,9 @@ def traced(
         algorithm, algorithm.settings(**chosen), form=form, records=records, **unit | numbers
     )
     return trace(
-        bound.init,
-        bound.step,
-        graph=graph,
-        rounds=rounds,
-        noise_multiplier=bound.noise_multiplier,
-        release=bound.release,
-    )
+        bound.init, bound.step, graph=graph, rounds=rounds,
+        noise_multiplier=bound.noise_multiplier, release=bound.release,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("adversary", ["eavesdropper", "neighbour:1", "final-models"])
