@@ -386,6 +386,7 @@ def _read(path: Path) -> LogFile:
 
 _ROUND = re.compile(rb'(\s*\{\s*"round"\s*:\s*)(0|[1-9][0-9]{0,8})([\s,].*)', re.DOTALL)
 _LONGEST_TEXT, _MOST_TEXTS = 1 << 12, 1 << 12
+_NAMES_A_ROUND = '"round"'  # what does says another thing in another round
 
 
 class _Reader:
@@ -406,7 +407,7 @@ class _Reader:
     def _parsed(self, body: bytes, *, path: Path, at: int) -> dict[str, Any]:
         """The object of a line; that of a text that was met before with its number."""
         match = _ROUND.fullmatch(body)
-        if match is None or b'"round"' in match[3]:
+        if match is None:
             return parsed(body, path=path, at=at)
         key, number = (match[1], match[3]), int(match[2])
         if key not in self._texts:
@@ -417,7 +418,8 @@ class _Reader:
             if len(body) > _LONGEST_TEXT or len(self._texts) == _MOST_TEXTS:
                 return found
             self._texts[key] = found["releases"]
-            self._read[id(found["releases"])] = ()
+            if _NAMES_A_ROUND not in json.dumps(found["releases"]):  # decoded, whatever was escaped
+                self._read[id(found["releases"])] = ()
         return {"round": number, "releases": self._texts[key]}
 
     def read(self) -> LogFile:
@@ -516,7 +518,7 @@ class _Reader:
             release = read_release(found, header, round=number)
         except InputError as error:
             raise self._wrong(str(error)) from error
-        if '"round"' not in key and not header.by_round:  # it says the same in any round
+        if _NAMES_A_ROUND not in key and not header.by_round:  # it says the same in any round
             self._known[key] = release
         return release
 

@@ -37,6 +37,7 @@ from .clipping import (
     finite_only,
     gather,
     joined,
+    squared_norms,
     total_squares,
 )
 from .linear_conv import (
@@ -79,7 +80,8 @@ class Affine:
 
     def squared_norms(self) -> Tensor:
         """See `Factors.squared_norms`."""
-        squares = self.weights.square().sum(1)
+        wide = isinstance(self.layer.module, Shift)  # as a record may be
+        squares = squared_norms(self.weights) if wide else self.weights.square().sum(1)
         return squares if self.biases is None else squares + self.biases.square().sum(1)
 
     def kept(self, squares: Tensor) -> Affine:

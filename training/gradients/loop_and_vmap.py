@@ -257,7 +257,7 @@ class Vmap:
         gradients: list[Tensor] = []  # (B, d), one block a parameter
         for coefficient, point in zip(coefficients, points, strict=True):
             found = per_example(self._objective.pieces(point[of].clone()), x, y)
-            blocks = [g.flatten(1) for g in found.values()]
+            blocks = [g.reshape(len(g), -1) for g in found.values()]
             if isinstance(coefficient, Tensor):
                 parts = coefficient.split([block.shape[1] for block in blocks])
                 blocks = [part * block for part, block in zip(parts, blocks, strict=True)]

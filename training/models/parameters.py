@@ -221,7 +221,7 @@ def unflatten(model: nn.Module, flat: Tensor) -> dict[str, Tensor]:
         )
     pieces = torch.split(flat, sizes, dim=-1)
     return {
-        name: piece.reshape(*flat.shape[:-1], *shape)
+        name: piece.reshape((*flat.shape[:-1], *shape))
         for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
 

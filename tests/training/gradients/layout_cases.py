@@ -65,13 +65,14 @@ class Bare(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         for name, shape in {
-            "place": (1, 3, 2), "first": (2, 4), "shift": (4,), "all": (1,), "last": (12, 3)
+            "place": (1, 3, 2), "first": (2, 4), "shift": (4,), "all": (1,), "one": (),
+            "last": (12, 3),
         }.items():  # fmt: skip
             self.register_parameter(name, nn.Parameter(torch.randn(shape)))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.unflatten(1, (3, 2)) + self.place
-        return ((x @ self.first + self.shift).tanh() + self.all).flatten(1) @ self.last
+        return ((x @ self.first + self.shift).tanh() + self.all + self.one).flatten(1) @ self.last
 
 
 class Patched(nn.Module):
