@@ -120,6 +120,9 @@ class Unit(enum.StrEnum):
         return Adjacency.ZERO_OUT if self is Unit.AGENT else Adjacency.ADD_OR_REMOVE_ONE
 
 
+_LARGE_DELTA = 1e-3  # above, one record of a thousand may be published
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statement:
     """What every epsilon of a run refers to; made once, from the run file, and passed on.
@@ -213,6 +216,16 @@ class Statement:
         'all records of one user (at most 3)'
         """
         return self.whose or self.unit.words_with(self.records_per_person)
+
+    @property
+    def cautions(self) -> list[str]:
+        """That delta is so large that epsilon says little, in a sentence; nothing elsewhere."""
+        if self.delta <= _LARGE_DELTA:
+            return []
+        return [
+            f"delta = {self.delta:g} is large: whoever publishes each record as it is with that "
+            "probability has epsilon 0 at it; give one well below one over the number of records"
+        ]
 
     @property
     def whose(self) -> str:

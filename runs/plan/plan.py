@@ -298,6 +298,7 @@ def make_plan(
             *read_off_the_data(config),
             *taken_to_be_alone(config),
             *([] if known else unknown_users(statement)),
+            *statement.cautions,
         ],
         published_bound=_published_bound(
             config,

@@ -18,6 +18,10 @@ from overhear.privacy import (
 )
 from overhear.privacy.formats.codec import dump, load
 from overhear.privacy.guarantee import GroupEpsilon
+from overhear.privacy.releases.log import read_log
+from overhear.training import account
+from overhear.training.accounts.declared import account_of_releases
+from tests.privacy.releases.logs import one, write
 
 GOOD = Guarantee(
     adversary="eavesdropper",
@@ -70,6 +74,15 @@ def test_a_statement_takes_the_names_of_its_members():
     assert given.adjacency is Adjacency.REPLACE_ONE
     assert given.unit is Unit.RECORD
     assert given.accountant is Accountant.RDP
+
+
+@pytest.mark.parametrize(("delta", "large"), [(1e-3, False), (1.1e-3, True), (0.9, True)])
+def test_a_delta_at_which_epsilon_says_little_is_remarked(delta, large, tmp_path):
+    log = read_log(write(tmp_path / "a.jsonl", {1: [one()]}))
+    declared = account_of_releases(log, statement=Statement(delta=delta)).warnings
+    how = {"graph": "ring:3", "rounds": 2, "sampling_rate": 0.1, "noise_multiplier": 1.0}
+    for warnings in (declared, account("dp-dpsgd", delta=delta, **how).warnings):
+        assert any(f"delta = {delta:g} is large" in one for one in warnings) == large
 
 
 def test_a_guarantee_takes_the_names_of_its_members():

@@ -544,6 +544,7 @@ def account_of(
             ),
             *memory,
             *unknown_users(statement),
+            *statement.cautions,
         ),
         memory=memory,
         subject=subject,

@@ -236,7 +236,7 @@ def account_of_releases(
         said_of=statement,
         noise_multiplier=1.0,
         guarantees=MappingProxyType({g.adversary: g for g in every}),
-        warnings=tuple(log.warnings),
+        warnings=(*log.warnings, *statement.cautions),
         joint_sensitivities=MappingProxyType(behind),
     )
 

@@ -143,6 +143,8 @@ def test_a_target_for_a_single_message_is_warned_of(tmp_path):
     asked = ("noise_multiplier = 2.5", 'epsilon = 1\nadversary = "single-message"')
     assert any("single message" in w for w in planned(tmp_path, replaced=asked).warnings)
     assert not any("single message" in w for w in planned(tmp_path).warnings)
+    loose = planned(tmp_path, replaced=("delta = 1e-05", "delta = 0.1"))
+    assert any("delta = 0.1 is large" in w for w in loose.warnings)
 
 
 def test_a_clean_recursion_is_planned_as_one_release_where_it_is_short(tmp_path):
