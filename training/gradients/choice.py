@@ -36,9 +36,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -87,24 +87,21 @@ from .loop_and_vmap import Kernel, Loop, OfModel
 _CPU_ELEMENTS, _CPU_OWNERS = 2**22, 200
 
 
-def calls_of(layer: Layer) -> Iterator[str]:
-    """Names of a layer's calls in one pass."""
-    return (f"{layer.name} {number}" for number in count())
-
-
 class _Tape:
     """What the hooks of one pass add to the layers' outputs, and what they keep, call by call."""
 
     def __init__(self) -> None:
         self.zeros: dict[str, Tensor] = {}
         self.inputs: dict[str, Tensor] = {}
+        self.calls = Counter[str]()  # so far, by layer
         self.shapes: dict[str, torch.Size] = {}
 
     def hook(self, layer: Layer) -> RemovableHandle:
         """Record a layer's calls."""
 
         def keep(_module: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-            call = next(at for at in calls_of(layer) if at not in self.inputs)
+            call = f"{layer.name} {self.calls[layer.name]}"
+            self.calls[layer.name] += 1
             self.inputs[call], self.shapes[call] = inputs[0], outputs.shape
             return outputs + self.zeros[call] if self.zeros else outputs
 
@@ -233,7 +230,9 @@ class Grouped:
         self._tape.inputs.clear()
         found = []
         for layer in self._layers:
-            if calls := list(takewhile(read.__contains__, calls_of(layer))):
+            if calls := [
+                f"{layer.name} {number}" for number in range(self._tape.calls[layer.name])
+            ]:
                 inputs, sent = calls_together(
                     layer, *([of[call].flatten(0, 1) for call in calls] for of in (read, signals))
                 )
@@ -252,8 +251,8 @@ class Grouped:
         self, parameters: dict[str, Tensor], x: Tensor, *, zeros: dict[str, Tensor]
     ) -> Tensor:
         self._tape.zeros = zeros
-        self._tape.inputs.clear()
-        self._tape.shapes.clear()
+        for kept in (self._tape.inputs, self._tape.shapes, self._tape.calls):
+            kept.clear()
         try:
             with sdpa_kernel(SDPBackend.MATH):  # no other attention has a rule for vmap
                 return torch.func.functional_call(self._model, parameters, (x,))
