@@ -195,7 +195,8 @@ def decide_declared(
         kind = Kind.SIGNED if signed.passed else Kind.NOT_SIGNED
         said = text_of(fill(KINDS[kind], said=signed.said))
         found.append(Requirement(name="evidence: signature", outcome=kind.outcome, sentence=said))
-    return Decision(requirements=found, notes=tuple(accounts[0].warnings))
+    told = dict.fromkeys(warning for one in accounts for warning in one.warnings)
+    return Decision(requirements=found, notes=tuple(told))
 
 
 def _is_there(adversary: str, log: ReleaseLog) -> bool:

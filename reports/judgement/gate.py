@@ -15,6 +15,7 @@ from ...attacks.bounds.lower_bounds import LEAST_SHARE
 from ...attacks.interception.names import NOT_IDENTIFIED, satisfies
 from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Statement
 from ...privacy.plain_text import plain
 from ...runs.audit.evidence_schema import Audit, AuditedAdversary
 from .facts import Facts, FigureRequirement, Ran, adversary_key
@@ -138,7 +139,12 @@ def decide(
             )
             for name, findings in found
         ],
-        notes=[text_of(one) for note in _NOTES for one in told.get(note, ())],
+        notes=[
+            *(text_of(one) for note in _NOTES for one in told.get(note, ())),
+            *dict.fromkeys(
+                said for one in policy.limits for said in Statement(delta=one.at_delta).cautions
+            ),
+        ],
     )
 
 

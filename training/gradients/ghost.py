@@ -374,11 +374,6 @@ def calls_together(
 
     Raises:
         ValueError: If it is called more than once, and has no positions.
-
-    >>> layer, = find_layers(nn.Linear(2, 1))
-    >>> read, sent = calls_together(layer, [torch.ones(3, 2)] * 4, [torch.ones(3, 1)] * 4)
-    >>> tuple(read.shape), tuple(sent.shape)
-    ((3, 4, 2), (3, 4, 1))
     """
     if len(read) == 1:
         return read[0], signals[0]

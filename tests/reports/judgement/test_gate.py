@@ -502,6 +502,8 @@ def test_what_passes_and_still_matters_is_noted(facts):
     ]
     counted = "The number of records in all counts as public: the sampling rate comes from it."
     assert decided(replace(ran(facts), counted=counted)).notes == [counted]
+    loose = decided(facts, LIMIT | {"delta": 0.9}).notes  # passes whatever epsilon is
+    assert [note.partition(":")[0] for note in loose] == ["delta = 0.9 is large"]
 
 
 def test_a_hostile_name_makes_one_harmless_line(facts):
