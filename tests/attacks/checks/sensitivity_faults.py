@@ -165,12 +165,12 @@ def momentum_outside_the_state():
 
 
 def _other_batches(change):
-    sound = Engine._batch
+    sound = Engine._taken
 
-    def batch(self, agent, **how):
-        return change(self, agent, sound(self, agent, **how))
+    def taken(self, where):
+        return {agent: change(self, agent, of) for agent, of in sound(self, where).items()}
 
-    return patch.object(Engine, "_batch", batch)
+    return patch.object(Engine, "_taken", taken)
 
 
 @fault

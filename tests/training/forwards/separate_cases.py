@@ -102,6 +102,8 @@ APART = {
     "encoder, batch second": (lambda: Encoder(first=False), (5,), 7),
     "images": (Images, (2, 4, 4), None),
     "mixer": (Mixer, (12,), None),
+    "layer twice": (lambda: Of(lambda m, x: m.inner(m.inner(x))), (6,), None),
+    "bare parameter": (lambda: Of(lambda m, x: x + m.inner.bias), (6,), None),
 }
 
 
@@ -172,10 +174,10 @@ MEETING = {
     "drawn": lambda _, x: x + torch.rand_like(x),
     "overwritten view": _overwritten,
     "overwritten buffer": _counted,
-    "layer twice": lambda m, x: m.inner(m.inner(x)),
+    "shifted up": lambda m, x: (x[:, None] + m.inner.weight).mean(1),
     "weight elsewhere": lambda m, x: m.inner(x) @ m.inner.weight,
     "weight scaled": lambda m, x: functional.linear(x, 2 * m.inner.weight),
-    "bare parameter": lambda m, x: x + m.inner.bias,
+    "bare parameter": lambda m, x: x * m.inner.bias,
     "layer on what is shared": lambda m, x: x + m.inner(torch.ones(1, 6)),
     "no gradient": lambda m, x: m.inner(x) + torch.no_grad()(lambda: x * 2)(),
 }
