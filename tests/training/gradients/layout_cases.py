@@ -86,17 +86,6 @@ class Patched(nn.Module):
         return self.outer(self.inner(self.inner(x).tanh()).flatten(1))
 
 
-class TwoBiases(nn.Module):
-    """A weight that two layers share, one of which has a bias."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(nn.functional.linear(self.inner(x).tanh(), self.inner.weight))
-
-
 class Borrowed(nn.Module):
     """A layer whose weight is also used outside its call."""
 
@@ -270,7 +259,6 @@ FALLBACK = {
     ),
     "held twice": (lambda: nn.Sequential(*[nn.Linear(6, 6), nn.Tanh()] * 2, nn.Linear(6, 3)), (6,)),
     "a convolution twice": (Patched, (2, 3, 3)),
-    "two biases": (TwoBiases, (6,)),
     "borrowed": (Borrowed, (6,)),
 }
 
