@@ -223,8 +223,8 @@ class Statement:
         if self.delta <= _LARGE_DELTA:
             return []
         return [
-            f"delta = {self.delta:g} is large: whoever publishes each record as it is with that "
-            "probability has epsilon 0 at it; give one well below one over the number of records"
+            f"delta = {self.delta:g} is large: a mechanism that publishes each record, as it is, with "
+            "that probability has epsilon 0 there; give one well below one over the records in all"
         ]
 
     @property
