@@ -223,8 +223,8 @@ class Statement:
         if self.delta <= _LARGE_DELTA:
             return []
         return [
-            f"delta = {self.delta:g} is large: a mechanism that publishes each record, as it is, with "
-            "that probability has epsilon 0 there; give one well below one over the records in all"
+            f"delta = {self.delta:g} is large: a mechanism that publishes each record with that "
+            "probability has epsilon 0 there; give one well below one over the number of records"
         ]
 
     @property
