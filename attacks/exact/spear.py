@@ -410,11 +410,11 @@ def _certified(
         )
         last = last_patterns(spaces, directions, low=low, span=span)
         directions = _directions(spaces, last, known=directions)
-    # An image counts by its box, its error, its activations and its derivative together.
-    kept: list[Tensor] = []
-    labels: list[int | None] = []
-    residuals: list[float] = []
-    for direction, image in zip(directions, find_images(spaces, directions), strict=True):
+    # An image counts by its box, its error, its activations and its derivative together: that of
+    # one label or, where none has one, under any loss that explains the batch.
+    images = find_images(spaces, directions)
+    sound: list[tuple[Direction, Image, Tensor, float]] = []
+    for direction, image in zip(directions, images, strict=True):
         if image is None:
             continue
         pixels = box.pixels(image.inputs.reshape(shape).to(box.span))
@@ -423,20 +423,26 @@ def _certified(
         if not image.error <= _PIXEL_ERROR * float(box.span.min()):
             continue
         rest = _activation_residual(spaces, direction, image)
-        if rest is None:
-            continue
+        if rest is not None:
+            sound.append((direction, image, box.inputs(pixels.clamp(0, 1)), rest))
+    kept: list[tuple[Tensor, int, float]] = []
+    for direction, image, inputs, rest in sound:
         derivatives = _derivatives(seen, model, layers, image.inputs.reshape(1, *shape))
         match = _match(spaces, direction, image, derivatives)
-        if match is None:
-            continue
-        kept.append(box.inputs(pixels.clamp(0, 1)))
-        labels.append(match[0])
-        residuals.append(max(rest, match[1]))
+        if match is not None:
+            kept.append((inputs, -1 if match[0] is None else match[0], max(rest, match[1])))
+    if not kept and len(sound) == seen.records and all(map(_stands_alone, directions)):
+        kept = [(inputs, -1, max(rest, direction.error)) for direction, _, inputs, rest in sound]
     return Certified(
-        torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
-        torch.tensor([-1 if label is None else label for label in labels], dtype=torch.int64),
-        left=tuple(residuals),
+        torch.stack([inputs for inputs, _, _ in kept]) if kept else box.span.new_zeros(0, *shape),
+        torch.tensor([label for _, label, _ in kept], dtype=torch.int64),
+        left=tuple(left for _, _, left in kept),
     )
+
+
+def _stands_alone(direction: Direction) -> bool:
+    """Whether no unit alone tells a record's direction from a mixture's."""
+    return direction.decisive <= _DECISIVE
 
 
 def _directions(

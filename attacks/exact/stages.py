@@ -322,8 +322,11 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Foun
             last = _read(replace(problem, observation=first.rest, labels=None), generator)
             return first if last is None else _joined(problem, first, *last[:2])
     separated = separate_records(host, generator)
-    if separated is None or bool((separated.labels < 0).any()):
+    if separated is None:
         return first
+    if bool((separated.labels < 0).any()):
+        whole = first is None and len(separated.labels) == problem.observation.records
+        return _under_any_loss(problem, separated.inputs) if whole else first
     if first is None:
         return _told_apart(problem, separated.inputs, separated.labels)
     return _joined(problem, first, separated.inputs, separated.labels)

@@ -13,9 +13,10 @@ Shape letters: K intercepts, D parameters.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -119,6 +120,7 @@ def gradients_of(
         where = f"{file.path}: " if index is None else f"{file.path}, intercept {index}: "
         named = layout.fit(file.path, held)
         stored = {n: named.pop(n) for n, _ in model.named_buffers() if n in named}
+        _check_buffers(file.path, stored, model)
         if kind == "parameter":
             buffers.update(stored)
         elif set(named) & set(shapes):  # a part of the gradient says something, too
@@ -259,7 +261,7 @@ def build_problem(
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
     network = network.to(gradients.dtype)
     # Parameters come from the file, from weights, or from the model function.
-    origin, notes = FROM_FILE, [*notes]
+    origin, notes, given = FROM_FILE, [*notes], set(stored)
     if stored:
         held = TensorFile(path=file.path, tensors=stored, metadata={})
         _load(network, held, buffers_alone=True)
@@ -271,16 +273,20 @@ def build_problem(
                 "buffer out of it"
             )
         _load(network, tensor_file, buffers_alone=True)
+        given |= set(tensor_file.tensors)
     if points is None:
         origin = FROM_MODEL if weights is None else FROM_WEIGHTS
         if weights is not None:
             layout = Layout(model=network, input_shape=facts.input_shape)
             held = whole_model(read_tensors(weights))
-            _load(network, replace(held, tensors=layout.fit(weights, held.tensors)))
-            notes += layout.notes
-        else:
-            _check_trained(network, model, facts, classes=classes)
+            held = replace(held, tensors=layout.fit(weights, held.tensors))
+            _load(network, held)
+            notes, given = notes + layout.notes, given | set(held.tensors)
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
+    given |= {name for name, _ in network.named_parameters() if origin != FROM_MODEL}
+    if not {name for name, _ in _values(network)} <= given:
+        again = _build(model, facts, classes=classes, seed=1)
+        _check_trained(network, _with_frozen_as_buffers(again, file), model, given)
     # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
     table = token_table(network, facts.input_shape)
@@ -341,7 +347,7 @@ def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module,
     """The model, with the number of classes for which the gradients are its own."""
     shape = facts.input_shape
     if facts.classes is not None:
-        network = _build(name, facts, classes=facts.classes)
+        network = _with_frozen_as_buffers(_build(name, facts, classes=facts.classes), file)
         return network, facts.classes, gradients_of(file, network, input_shape=shape)
     held = [t for t in file.tensors.values() if t.ndim in (1, 2)] if len(file.tensors) > 1 else []
     sizes = {side for t in held for side in t.shape[:: max(t.ndim - 1, 1)] if side > 1}
@@ -350,7 +356,7 @@ def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module,
     for classes in sorted(sizes):
         built = False
         try:
-            network = _build(name, facts, classes=classes)
+            network = _with_frozen_as_buffers(_build(name, facts, classes=classes), file)
             built = True
             return network, classes, gradients_of(file, network, input_shape=shape)
         except (ValueError, TypeError) as error:
@@ -377,15 +383,28 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
     return network.eval()
 
 
+def _with_frozen_as_buffers(network: nn.Module, file: TensorFile) -> nn.Module:
+    """The network, of which those parameters are left that are trained or have a gradient."""
+    sent = set[str]()
+    for key, tensor in with_kinds(file.tensors).items():
+        named = _KEY.fullmatch(key)
+        if (named is None or named[2] == "gradient") and bool(tensor.any()):
+            sent.add(key if named is None else named[3])
+    of = dict(network.named_parameters(remove_duplicate=False))
+    for name in [n for n, p in of.items() if not p.requires_grad and n not in sent]:
+        owner, _, leaf = name.rpartition(".")
+        layer = network.get_submodule(owner)
+        delattr(layer, leaf)
+        layer.register_buffer(leaf, of[name].detach())
+    return network
+
+
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
     """Put a state dict into a network; buffers may be left out but for statistics."""
     # Buffers, parameters, and further names of the same tensor.
     stored_names = network.state_dict()
-    buffers = {
-        name: tuple(b.shape)
-        for name, b in network.named_buffers(remove_duplicate=False)
-        if name in stored_names
-    }
+    buffers = {name for name, _ in network.named_buffers(remove_duplicate=False)}
+    buffers &= set(stored_names)
     shapes = {name: tuple(p.shape) for name, p in network.named_parameters()}
     again = _other_names(network)
     for other, name in again.items():
@@ -413,14 +432,18 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
             f"{weights.path} holds no {lacking[0]!r}, by which the layer normalises in evaluation "
             "mode; save all of state_dict()"
         )
-    stored = {name: tensor for name, tensor in weights.tensors.items() if name in buffers}
-    for name, tensor in stored.items():
-        if tuple(tensor.shape) != buffers[name]:
-            raise InputError(
-                f"{weights.path}: buffer {name!r} is {tuple(tensor.shape)}, must be "
-                f"{buffers[name]}; is it another model?"
-            )
+    _check_buffers(weights.path, weights.tensors, network)
     network.load_state_dict(dict(weights.tensors), strict=False)
+
+
+def _check_buffers(path: Path, held: Mapping[str, Tensor], network: nn.Module) -> None:
+    """Refuse buffers of other shapes than the model's."""
+    for name, buffer in network.named_buffers(remove_duplicate=False):
+        if name in held and held[name].shape != buffer.shape:
+            raise InputError(
+                f"{path}: buffer {name!r} is {tuple(held[name].shape)}, must be "
+                f"{tuple(buffer.shape)}; is it another model?"
+            )
 
 
 def _other_names(network: nn.Module) -> dict[str, str]:
@@ -437,10 +460,17 @@ def _statistics(network: nn.Module) -> list[str]:
     return [name for name, _ in network.named_buffers() if name.endswith(ends)]
 
 
-def _check_trained(network: nn.Module, name: str, facts: BatchFacts, *, classes: int) -> None:
-    """Refuse weights that are drawn anew at every call: no gradient was taken at them."""
-    again = flatten(_build(name, facts, classes=classes, seed=1)).to(flatten(network))
-    if not torch.equal(flatten(network), again):
+def _values(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What a network computes with, by name."""
+    return itertools.chain(network.named_parameters(), network.named_buffers())
+
+
+def _check_trained(network: nn.Module, again: nn.Module, name: str, given: set[str]) -> None:
+    """Refuse values that are drawn anew at every call: no gradient was taken at them."""
+    rebuilt = dict(_values(again))
+    for key, value in _values(network):
+        if key in given or torch.equal(value.to(rebuilt[key]), rebuilt[key]):
+            continue
         raise InputError(
             f"model {name!r} draws new weights whenever it is built, so they are not those that "
             "the gradient was taken at; save them as `parameter.NAME` beside the gradients, give "

@@ -114,7 +114,7 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
 
     Args:
         evaluated: Whether it is taken in evaluation mode alone, in which dropout passes everything,
-            and BatchNorm is an affine map by its running statistics.
+            BatchNorm is an affine map by its running statistics, and what is frozen sends nothing.
 
     Raises:
         ValueError: If a layer mixes the examples of a batch or keeps running statistics, if there
@@ -130,7 +130,7 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
     if not parameters:
         raise InputError("the model has no parameters; there is nothing to train")
     frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
-    if frozen:
+    if frozen and not evaluated:
         raise InputError(
             f"parameter {frozen[0]!r} is frozen (requires_grad is False); register it as a buffer, "
             "since only trained parameters are sent"
