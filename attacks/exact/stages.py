@@ -118,6 +118,7 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Unsol
         where there is one to tell.
     """
     why: Unsolved | None = None
+    problem = replace(problem, observation=problem.observation.uncut())
     several = problem.observation.records == 1 and shows_several(problem)
     for stage in STAGES:
         if not stage.applies(problem) or (several and stage.alone):

@@ -79,16 +79,13 @@ def recognised(
 
     Looked for are weight decay, of which the last layer's gradient tells the factor (that of the
     cross-entropy sums to 0 over the classes, whatever the batch); numbers that were left out,
-    where none that is held is small (top-k); and casts. Noise hides all of this.
+    where none that is held is small (top-k); numbers that were cut at a bound; and casts. Noise
+    hides all of this.
     """
-    seen, said, every = observation, list[str](), observation.gradient
+    seen, said = without_decay(observation, model, classes=classes)
+    every = observation.gradient
     if seen.is_noisy or not seen.is_plain or not bool(every.any()):
         return seen, said
-    if (decayed := _decayed(seen, model, classes=classes)) is not None:
-        seen, factor = decayed
-        said.append(
-            f"{factor:.3g} times the parameters is taken off the gradient, as of weight decay"
-        )
     parts = unflatten(model, every)
     left = {name: rounding_of(part) * float(part.norm()) for name, part in parts.items()}
     cast = math.hypot(*left.values()) / float(seen.gradient.norm())
@@ -101,7 +98,26 @@ def recognised(
             f"{1 - float(held.double().mean()):.0%} of the gradient's numbers are 0 and none is "
             "small, so these are taken as left out and not as 0"
         )
+    cut = every.abs() == every.abs().max()
+    if any(_is_cut(part) for part in unflatten(model, cut).values()) and bool(every[~cut].any()):
+        seen = replace(seen, gradient=every, cut=float(every.abs().max()), shown=None)
+        said = [
+            f"{float(cut.double().mean()):.0%} of the gradient's numbers are {seen.cut:.3g} or -1 "
+            "times that, and none is larger, so these are taken as cut there, as by a clip of "
+            "each number"
+        ]
     return seen, said
+
+
+def without_decay(
+    seen: Observation, model: nn.Module, *, classes: int
+) -> tuple[Observation, list[str]]:
+    """An observation without a weight decay that it shows, and this in a sentence."""
+    plain = seen.is_plain and not seen.is_noisy and bool(seen.gradient.any())
+    if not plain or (decayed := _decayed(seen, model, classes=classes)) is None:
+        return seen, []
+    said = f"{decayed[1]:.3g} times the parameters is taken off the gradient, as of weight decay"
+    return decayed[0], [said]
 
 
 def _decayed(
@@ -128,6 +144,7 @@ def _decayed(
             parts = {n: p if p.ndim > 1 else torch.zeros_like(p) for n, p in parts.items()}
     flat = torch.cat([p.detach().flatten() for p in parts.values()]).to(points)
     rest = seen.gradient - flat * points
+    rest = torch.where(rest.abs() <= _DECAYED * (flat * points).abs(), 0.0, rest)
     if float(rest.norm()) <= _FITS * float(seen.gradient.norm()):
         return None
     return replace(seen, gradient=rest if seen.shown is None else rest * seen.shown), factor
@@ -148,7 +165,17 @@ def _is_sparse(part: Tensor, *, left: float) -> bool:
     return bool(beside.any()) and least > max(_LARGE * float(sizes.median()), step)
 
 
+def _is_cut(part: Tensor) -> bool:
+    """Whether numbers of a matrix were cut, of which (K, ...) says where the largest is met.
+
+    A pixel of 1 meets it again in the same columns of every row.
+    """
+    rows = part[0].flatten(1) if part.ndim > 2 else part[:0]
+    return int(rows.sum()) >= _MANY and len(rows[rows.any(dim=1)].unique(dim=0)) > 1
+
+
 _FITS, _SHOWS, _MANY, _LARGE, _LEAST = 1e-3, 100.0, 20, 0.2, 0.01
+_DECAYED = 16 * torch.finfo(torch.float32).eps  # of the decay, that rounding leaves
 
 
 def recover_labels(

@@ -159,6 +159,7 @@ class Observation(Sent):
         rounding: what rounding of messages may leave in the gradient, over its norm; algebra that
             looks for an exact solution has to allow for it.
         shown: (D,) which numbers are held; the others are 0 and say nothing. None where all are.
+        cut: bound at which each number was cut, as by a clip of values; None where none was.
         drift: what it rests on, where the covariance is a guess; no test may trust that then.
 
     Raises:
@@ -178,6 +179,7 @@ class Observation(Sent):
     records: int
     rounding: float = 0.0
     shown: Tensor | None = None
+    cut: float | None = None
     drift: Drift | None = None
 
     @classmethod
@@ -290,6 +292,14 @@ class Observation(Sent):
         held = unflatten(model, self.shown)
         return all(bool(held[name].all()) for name in names)
 
+    def uncut(self) -> Observation:
+        """The same of the numbers alone that were not cut."""
+        if self.cut is None:
+            return self
+        below = (self.gradient.abs() < self.cut).all(dim=0)
+        below = below if self.shown is None else below & self.shown
+        return replace(self, gradient=self.gradient * below, shown=below, cut=None)
+
     def only(self, *chosen: int) -> Observation:
         """Some of the intercepts."""
         at = list(chosen)
@@ -397,6 +407,7 @@ def sent_gradients(
         for points in observation.points
     ]
     sent = torch.stack(rows)[:, : observation.gradient.shape[1]]
+    sent = sent if observation.cut is None else sent.clamp(-observation.cut, observation.cut)
     return sent if observation.shown is None else sent * observation.shown
 
 

@@ -19,7 +19,8 @@ gradients of every record under every label,
     gradient = G w,    w >= 0,    sum w = 1,    w in multiples of 1 / B
 
 Non-negative least squares give w, which says how often a record is in the batch too. Where the mean
-is clipped and not each record, the sum is free.
+is clipped and not each record, the sum is free, and so it is where the loss is a multiple of the
+declared one. Of any other loss of the logits z a batch's gradient lies in the span of all dz_c/dw.
 
 Shape letters: B records, U different ones, C classes, D parameters, L positions.
 """
@@ -42,6 +43,7 @@ from .candidates import Candidates
 from .layers import dense, token_loss
 
 TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
+DECLARED, SCALED, ANY = "declared", "scaled", "any"  # losses that a batch may explain a gradient by
 UNKNOWN = -1
 
 _APART = 10.0  # times what the batch leaves of the gradient: another one is told apart
@@ -134,7 +136,9 @@ def certified(
     )
     length = batch.tokens.shape[1]
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
-    if vocabulary == explainer.classes:  # a label may be the token that follows
+    if (
+        vocabulary == explainer.classes and explainer.loss != ANY
+    ):  # a label may be the token that follows
         left["tokens"] = [
             explainer.residual(batch.tokens, (batch.labels + one) % vocabulary)
             for one in torch.eye(len(batch.labels), dtype=torch.int64)
@@ -284,6 +288,9 @@ _COLUMNS = 512  # records times classes that are solved for at once
 _SPLIT = 256  # records whose logits are computed at once
 _FOLLOWING = 8  # tokens that are tried after a record
 _STEP = 1e-5  # of the parameters' norm, along which logits are compared
+_FREE = 64  # logits of a batch whose derivatives are fitted, under any loss
+_AT_ONCE = 2**26  # numbers of these
+_SPANNED = 1e-10  # of the largest singular value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -306,7 +313,8 @@ class Explainer:
     """Gradients of single records, each computed once; in float64.
 
     Labels are those that are given, else those that are likely, else all classes. `follows` says
-    whether they are the tokens that follow, of a language model.
+    whether they are the tokens that follow, of a language model, and `loss` by which loss a batch
+    explains the gradient.
     """
 
     observation: Observation
@@ -315,6 +323,7 @@ class Explainer:
     given: tuple[int, ...] | None = None
     likely: tuple[int, ...] | None = None
     follows: bool = False
+    loss: str = DECLARED
     held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -386,13 +395,46 @@ class Explainer:
     def sent(self, tokens: Tensor, labels: Tensor) -> Tensor:
         """(K, D) gradients of a batch (B, L) with labels (B,)."""
         seen = self.observation
+        if self.loss == ANY:
+            span = torch.cat([self._derivatives(record) for record in tokens])
+            _, sizes, basis = torch.linalg.svd(span, full_matrices=False)
+            basis = basis[sizes > _SPANNED * sizes[0]]
+            return (seen.gradient @ basis.T) @ basis
         rows = [self.gradient(t, int(y)) for t, y in zip(tokens, labels, strict=True)]
         sent = torch.stack(rows).sum(dim=0).reshape(seen.gradient.shape)
         sent = sent / (float(seen.records) if seen.mean_of is None else seen.mean_of)
         if seen.mean_of is not None and seen.clip_norm is not None:
             norms = sent.norm(dim=1, keepdim=True)
             sent = sent * (seen.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
+        if self.loss == SCALED:
+            fit = (sent * seen.gradient).sum() / sent.square().sum().clamp_min(1e-300)
+            sent = sent * fit.clamp_min(0.0)
         return sent
+
+    def _derivatives(self, record: Tensor) -> Tensor:
+        """(C, D) of a record's logits in the parameters."""
+        key = (tuple(record.tolist()), UNKNOWN)
+        if key not in self.held:
+            flat = self.observation.points[0, 0].detach().clone().requires_grad_()
+            with twice_differentiable():
+                logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
+            rows = [torch.autograd.grad(z, flat, retain_graph=True)[0] for z in logits[0]]
+            if len(self.held) * len(rows[0]) > _AT_ONCE:
+                self.held.clear()
+            self.held[key] = torch.stack(rows)
+        return self.held[key]
+
+    def explained(self, records: Sequence[Tensor], *, allowed: float) -> Batch | None:
+        """The batch of these records under the first loss by which it explains the gradient.
+
+        That loss is kept; where none does the batch is that of the declared one.
+        """
+        for self.loss in (SCALED, ANY):
+            batch = self.labelled(records)
+            if batch is not None and batch.residual <= allowed:
+                return batch
+        self.loss = DECLARED
+        return None
 
     def residual(self, tokens: Tensor, labels: Tensor) -> float:
         """||g - o|| / ||o|| of a batch, both whitened where there is noise."""
@@ -417,6 +459,13 @@ class Explainer:
         """
         if not records:
             return None
+        if self.loss == ANY:
+            seen, count = self.observation, len(records) * self.classes
+            few = count <= _FREE and count * seen.gradient.numel() <= _AT_ONCE
+            if self.follows or not few or len(records) != seen.records or len(seen.gradient) > 1:
+                return None
+            tokens, unknown = torch.stack(list(records)), torch.full((seen.records,), UNKNOWN)
+            return Batch(tokens=tokens, labels=unknown, residual=self.residual(tokens, unknown))
         likely = zip(records, self._likely(records), strict=True)
         columns = [(record, label) for record, labels in likely for label in labels]
         if len(columns) > _COLUMNS:
@@ -437,7 +486,7 @@ class Explainer:
         # Rows are projected onto what they span, so that D does not count.
         basis, left = torch.linalg.qr(rows.T / size)
         right = basis.T @ seen.gradient.flatten() / size
-        if seen.mean_of is None:
+        if seen.mean_of is None and self.loss == DECLARED:
             left = torch.cat([left, left.new_full((1, len(rows)), _HEAVY)])
             right = torch.cat([right, right.new_full((1,), _HEAVY)])
         try:

@@ -29,9 +29,11 @@ from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
 from ..problem.observation import HOST, Observation, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, candidates_of, sees_far
+from .candidates import Candidates, adds_up, candidates_of, sees_far
 from .certificate import (
+    ANY,
     PRIOR,
+    SCALED,
     TOKENS,
     UNKNOWN,
     Batch,
@@ -50,6 +52,14 @@ _FILLED = (
     "declared fills them too, and no batch was found that makes the gradient"
 )
 _NEXT = "the model predicts tokens: the label of a record is the token that follows it"
+_OTHER_LOSS = {
+    SCALED: (
+        "the gradient is a multiple of that of the declared loss, as of a sum in place of a mean",
+    ),
+    ANY: (
+        "what is found is so under any loss of the outputs; the declared one does not explain it",
+    ),
+}
 _ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ROUNDED = 5.0  # times what rounding of messages may leave
@@ -134,12 +144,38 @@ def reconstruct_tokens(
         if length == 1 or found.certificate is not None:
             return found
         # Of a text of which every token but the first is predicted the last is a label alone.
-        shorter = replace(network, length=length - 1)
         with suppress(InputError):  # of more tokens than it has
-            other = _exact(shorter, explainer, labels=None, deep=False, **how)
+            other = _exact(*_shorter(network, explainer), labels=None, deep=False, **how)
             if other.certificate is not None:
                 return _with_last(other)
         return _exact(network, explainer, labels=labels, deep=True, **how)
+
+
+class _WithoutLast(nn.Module):
+    """A language model that takes texts of one length alone, fed all but the last token."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(B, L, V) logits of (B, L) tokens, which another one follows."""
+        logits: Tensor = self.model(nn.functional.pad(tokens, (0, 1)))
+        return logits[:, :-1]
+
+
+def _shorter(network: Network, explainer: Explainer) -> tuple[Network, Explainer]:
+    """The same of texts without their last token."""
+    length, point = network.length - 1, explainer.observation.points[0, 0]
+    try:
+        network_of(network.model, point, table=network.table, length=length)
+    except Exception:  # noqa: BLE001 - a network that takes one length may raise anything
+        model = _WithoutLast(network.model)
+        table = token_table(model, (length,))
+        assert table is not None  # noqa: S101 # of the same model
+        shorter = network_of(model, point, table=table, length=length)
+        return shorter, replace(explainer, model=model, held={})
+    return replace(network, length=length), explainer
 
 
 def _with_last(found: TokenReconstruction) -> TokenReconstruction:
@@ -255,10 +291,13 @@ def _exact(
     )
     if network.follows and not sees_far(network):  # texts exchange what follows on a token
         certificate = replace(certificate, order=False, membership=seen.records == 1)
+    if explainer.loss == ANY and seen.records > 1 and adds_up(network):
+        certificate = replace(certificate, membership=False)
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
     notes += (_NEXT,) if network.follows else ()
+    notes += _OTHER_LOSS.get(explainer.loss, ())
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
     return TokenReconstruction(
         tokens=tokens,
@@ -293,16 +332,21 @@ def _assembled(
     best = explainer.labelled(starts)
     if best is not None and best.residual <= allowed:
         return best
+    if (other := explainer.explained(starts, allowed=allowed)) is not None:
+        return other
     if tests:
         search = Assembly(
             network=network, tests=tests, candidates=held, records=records, generator=generator
         )
         for way in (search.prefixes, lambda: search.search(starts) if deep else []):
-            other = explainer.labelled(way())
+            rows = way()
+            other = explainer.labelled(rows)
             if other is not None and (best is None or other.residual < best.residual):
                 best = other
             if best is not None and best.residual <= allowed:
                 return best
+            if (other := explainer.explained(rows, allowed=allowed)) is not None:
+                return other
     if not deep:
         return best
     return refined(explainer, held, best, generator=generator, allowed=allowed, progress=progress)

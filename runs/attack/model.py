@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from ...attacks.exact.first_layer import least_records
-from ...attacks.problem.labels import recognised
+from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, probe_tokens, token_table
 from ...privacy._validate import within
@@ -316,10 +316,12 @@ def build_problem(
         local_rate=facts.local_rate,
         shown=shown,
     )
+    of = recognised if table is None else without_decay
+    observation, said = of(observation, network, classes=classes)
+    notes += said
     if table is None:
-        observation, said = recognised(observation, network, classes=classes)
-        notes += said
-        if (least := least_records(observation, network, facts.input_shape)) > facts.records:
+        kept = observation.uncut()
+        if (least := least_records(kept, network, facts.input_shape)) > facts.records:
             raise InputError(
                 f"records={facts.records} makes no gradient of rank {least} in a first linear "
                 f"layer, unless its numbers were cut one by one: it adds up at least {least} "
@@ -560,7 +562,7 @@ def doubts(posed: Posed) -> list[str]:
         found.append("dropout is taken as off; a gradient with random masks is not explained")
     # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
     shapes = [tuple(p.shape) for p in posed.model.parameters()]
-    if shapes[-1] != (posed.classes,) or posed.classes == 1:
+    if shapes[-1] != (posed.classes,) or posed.classes == 1 or posed.observation.cut is not None:
         return found
     # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
     bias = posed.observation.gradient[:, -posed.classes :].double()
