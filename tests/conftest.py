@@ -20,12 +20,9 @@ from tests.seconds import key_of, long_ones
 from tests.small_run import run_text
 
 RUN_FILE = run_text(
-    "dpdl",
-    model={"name": "mlp"},
-    algorithm={"momentum": 0.5},
-    privacy={"epsilon": 4, "delta": 1e-05},
-    training={"rounds": 200, "sampling_rate": 0.02},
-)
+    "dpdl", model={"name": "mlp"}, algorithm={"momentum": 0.5},
+    privacy={"epsilon": 4, "delta": 1e-05}, training={"rounds": 200, "sampling_rate": 0.02},
+)  # fmt: skip
 
 ROWS = ("blind guess", "no defence", "clipping only", "defended")
 

@@ -59,11 +59,9 @@ from overhear.training.tracing.trace import trace
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"epsilon": 4.0, "delta": 1e-05},
+    "dp-dpsgd", agents=4, privacy={"epsilon": 4.0, "delta": 1e-05},
     training={"rounds": 2, "sampling_rate": 0.02},
-)
+)  # fmt: skip
 NUMBERS: dict[str, Any] = {"learning_rate": 0.1, "clip_norm": 1.0, "batch_size": 2.0}
 
 
@@ -106,11 +104,9 @@ def algorithm(step: Any) -> Algorithm:
 
 def exposure_of(step: Any, *, clip_norm: float | None = 1.0) -> Any:
     bound = bind(
-        algorithm(step),
-        ALGORITHMS["dsgd"].settings(),
-        noise_std=1.0,
+        algorithm(step), ALGORITHMS["dsgd"].settings(), noise_std=1.0,
         **{**NUMBERS, "clip_norm": clip_norm},
-    )
+    )  # fmt: skip
     traces = trace(
         bound.init, bound.step, graph=ring(4), rounds=2, noise_multiplier=bound.noise_multiplier
     )

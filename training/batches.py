@@ -129,13 +129,7 @@ class Participation:
     seed: int = 0
 
     def allowed(self, agent: int, round: int) -> Bools:
-        """(n,) whether it is the turn of each of an agent's records.
-
-        >>> of = Participation(pattern=Pattern(PatternKind.CYCLE, 2), rounds=9, coin=1.0,
-        ...     keys=(np.arange(4, dtype=np.uint64),))
-        >>> [of.allowed(0, t).astype(int).tolist() for t in (1, 2, 3)]
-        [[0, 0, 1, 0], [1, 1, 0, 1], [0, 0, 1, 0]]
-        """
+        """(n,) whether it is the turn of each of an agent's records."""
         keys, b = self.keys[agent], self.pattern.number
         if not 1 <= round <= self.rounds:
             return np.zeros(len(keys), dtype=np.bool_)

@@ -401,11 +401,6 @@ def with_feature_norm(data: Dataset, norm: float) -> Dataset:
 
     Raises:
         ValueError: a norm out of range, or records that are not in memory.
-
-    >>> from overhear.training.data.load import load_dataset
-    >>> found = with_feature_norm(load_dataset("digits"), 1.0)
-    >>> 0.999 < float(found.inputs.flatten(1).norm(dim=1).max()) <= 1.0
-    True
     """
     within("feature_norm", norm, "(0, inf)")
     if data.store is not None:

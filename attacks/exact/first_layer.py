@@ -293,12 +293,6 @@ def denoise(image: Tensor, noise_std: float) -> Denoised:
 
     Returns:
         The picture in the image's type, with its risk in squared units, at least 0.
-
-    >>> flat = torch.full((1, 16, 16), 0.5)
-    >>> noisy = flat + 0.1 * torch.randn(flat.shape, generator=torch.Generator().manual_seed(0))
-    >>> found = denoise(noisy, 0.1)
-    >>> found.weight, round(float((found.image - flat).square().mean().sqrt()), 3)
-    (6.0, 0.005)
     """
     from skimage.restoration import denoise_tv_chambolle
 

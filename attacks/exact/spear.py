@@ -431,18 +431,13 @@ def _certified(
         match = _match(spaces, direction, image, derivatives)
         if match is not None:
             kept.append((inputs, -1 if match[0] is None else match[0], max(rest, match[1])))
-    if not kept and len(sound) == seen.records and all(map(_stands_alone, directions)):
+    if not kept and len(sound) == seen.records:
         kept = [(inputs, -1, max(rest, direction.error)) for direction, _, inputs, rest in sound]
     return Certified(
         torch.stack([inputs for inputs, _, _ in kept]) if kept else box.span.new_zeros(0, *shape),
         torch.tensor([label for _, label, _ in kept], dtype=torch.int64),
         left=tuple(left for _, _, left in kept),
     )
-
-
-def _stands_alone(direction: Direction) -> bool:
-    """Whether no unit alone tells a record's direction from a mixture's."""
-    return direction.decisive <= _DECISIVE
 
 
 def _directions(

@@ -93,11 +93,6 @@ def losses_of(kind: Kind, *, reach: float) -> list[Losses]:
 
     Args:
         reach: noise standard deviations on either side of a mean that the grid covers.
-
-    >>> from overhear.privacy.participation import always
-    >>> [found] = losses_of(Kind(multiplier=2.0, moves=always(), law=Law.ADDED), reach=8.0)
-    >>> found.range, round(float(found.log_moments(np.ones(1))[0]), 4)  # t (t + 1) / (2 s^2)
-    ((-4.125, 4.125), 0.25)
     """
     found = _nodes_of(kind, reach)
     if kind.coin < 1.0:

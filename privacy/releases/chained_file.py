@@ -47,13 +47,7 @@ _DIGEST = re.compile(rb"[0-9a-f]{64}")
 
 
 class Chain:
-    """The digest of a file's bytes so far.
-
-    >>> chain = Chain()
-    >>> line = chain.line({"schema": 2}, before="", most=1000)
-    >>> chain.body(line, path=Path("ledger.jsonl"), at=1)
-    b'{"schema": 2}'
-    """
+    """The digest of a file's bytes so far."""
 
     def __init__(self) -> None:
         self._hashed = hashlib.sha256()

@@ -312,11 +312,6 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
 
     Raises:
         ValueError: a key that is unknown or missing, or a value out of range.
-
-    >>> header = read_header({"schema": "releases-1", "agents": 6, "clip": 1.0})
-    >>> one = {"from": 0, "to": [1, 5], "kind": "model", "noise": 2.0}
-    >>> read_release(one, header, round=1).noise[0].std
-    2.0
     """
     # Keys and kinds first, so that a refusal names what is missing.
     if not isinstance(found, Mapping):

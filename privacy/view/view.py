@@ -353,11 +353,6 @@ def is_above(lam: np.ndarray, information: np.ndarray) -> bool:
     Args:
         lam: (columns,)
         information: (columns, columns) M.
-
-    >>> is_above(np.array([1.5, 1.5]), np.array([[1.0, 0.5], [0.5, 1.0]]))
-    False
-    >>> is_above(np.array([1.5, 1.51]), np.array([[1.0, 0.5], [0.5, 1.0]]))
-    True
     """
     k, eps = len(lam), float(np.finfo(float).eps)
     shift = 4.0 * (k + 2) * eps * float(lam.sum() + np.abs(np.diag(information)).sum())

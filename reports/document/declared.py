@@ -90,11 +90,6 @@ def assumed(
         stated: which releases count as public because they say so, in sentences.
         noise_first: how many releases say that their noise met the bare sum first.
         held: what checks of kept releases found.
-
-    >>> from overhear.privacy.releases.lines import read_header
-    >>> found = assumed(read_header({"schema": "releases-1", "agents": 2, "clip": 1.0}))
-    >>> found[3].name, found[3].text
-    ('A4', 'Batches are drawn as they are declared: every record may be in every batch.')
     """
     unit = str(header.unit)
     words = {

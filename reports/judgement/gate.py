@@ -63,11 +63,6 @@ class Decision:
 
     Raises:
         ValueError: no requirements; nothing that was required is no reason to pass.
-
-    >>> over = Requirement(name="limit", outcome=Outcome.OVER, sentence="9 is over 8.")
-    >>> gone = Requirement(name="audit", outcome=Outcome.MISSING, sentence="No audit was run.")
-    >>> Decision(requirements=[over, gone]).exit_code
-    3
     """
 
     requirements: Sequence[Requirement]

@@ -41,11 +41,6 @@ def energies_of(graph: Graph, *, bound: float) -> dict[str, float]:
 
     Returns:
         By algorithm, in norm^2 per coordinate, all agents together.
-
-    >>> from overhear.training import build_graph
-    >>> found = energies_of(build_graph("ring", 10), bound=1.0)
-    >>> {name: round(energy, 3) for name, energy in found.items()}
-    {'LDP': 3.333, 'DECOR': 2.485, 'Whisper': 2.327, 'CDP': 0.1}
     """
     weights, agents = graph.weights, graph.agents
     ratio = best_correlation(graph, horizon=1)

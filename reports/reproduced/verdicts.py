@@ -97,11 +97,6 @@ def figure_verdict(
         ours: mean, standard error, n.
         within: largest distance, in the unit of the value.
         scale: what it was run at; None of a closed form.
-
-    >>> from overhear.reports.sweep.statistics import mean_of
-    >>> figure = Figure(place={}, low=87.0, high=88.0, source="Table 1")
-    >>> figure_verdict(figure, mean_of([84.9] * 10), within=2.0, scale=None).because
-    'ours is 2.1 below (-2.1 to -2.1), and 2 is allowed'
     """
     other = scale is not None and scale.differs
     if figure is None:

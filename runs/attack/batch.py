@@ -151,11 +151,6 @@ def facts_of(
 
     Raises:
         ValueError: A value cannot be read, is out of range, or is missing.
-
-    >>> of = BatchRequest(input_shape=(3, 8, 8))
-    >>> facts, unread = facts_of({"records": "2", "format": "pt"}, of)
-    >>> facts.records, facts.low, facts.high, unread
-    (2, (0.0,), (1.0,), ())
     """
     # The request wins over metadata; of two ways to scale it wins as a whole.
     said = {name.lower().replace("-", "_"): text for name, text in metadata.items()}

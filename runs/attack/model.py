@@ -88,11 +88,6 @@ def gradients_of(
     Raises:
         ValueError: The names or shapes are not those of the model, or every gradient is 0.
         TypeError: A gradient holds integers.
-
-    >>> tensors = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
-    >>> file = TensorFile(path=Path("g.safetensors"), tensors=tensors, metadata={})
-    >>> gradients_of(file, nn.Linear(3, 2)).rows.sum().item()
-    6.0
     """
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     gradients: dict[int | None, dict[str, Tensor]] = {}

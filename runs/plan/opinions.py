@@ -67,13 +67,7 @@ def described(found: reference.SecondOpinion) -> SecondOpinion:
 
 
 def bracket_words(found: SecondOpinion) -> str:
-    """The bracket in a clause, or why there is none.
-
-    >>> from overhear.privacy import second_opinion
-    >>> asked = second_opinion({(1.0, 0.01): 1000}, ours=1.8283, delta=1e-5)
-    >>> bracket_words(described(asked))
-    'epsilon between 1.70 and 1.83, and ours is 1.000 of the upper one'
-    """
+    """The bracket in a clause, or why there is none."""
     if found.optimistic is None or found.pessimistic is None or found.ratio is None:
         return f"none: {found.because}"
     if float(found.pessimistic) == 0.0:

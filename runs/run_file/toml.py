@@ -26,11 +26,6 @@ def write_toml(tables: Mapping[str, Mapping[str, object]]) -> str:
 
     Raises:
         TypeError: a value of another type; a run file has no dates.
-
-    >>> print(write_toml({"privacy": {"delta": 1e-5, "clip_norm": float("inf")}}), end="")
-    [privacy]
-    delta = 1e-05
-    clip_norm = inf
     """
     return tomli_w.dumps(
         {

@@ -19,11 +19,9 @@ from tests.small_run import run_text
 
 MEGABYTES, SECONDS = 500, 20
 RUN = run_text(
-    "dpdl",
-    model={"name": "mlp"},
-    privacy={"noise_multiplier": 2.5, "delta": 1e-05},
+    "dpdl", model={"name": "mlp"}, privacy={"noise_multiplier": 2.5, "delta": 1e-05},
     training={"rounds": 20, "sampling_rate": 0.02},
-)
+)  # fmt: skip
 # Runs each command in a process of its own, forked from one that has read the code, and says its
 # exit code, standard error, CPU seconds, and the megabytes at its peak above those of the code.
 EACH = """

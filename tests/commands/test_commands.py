@@ -108,12 +108,9 @@ def folder(tmp_path_factory):
     """A run, a sweep, and a run file whose records are in a parquet file."""
     folder = tmp_path_factory.mktemp("absent")
     text = run_text(
-        "dp-dpsgd",
-        agents=4,
-        privacy={"epsilon": 4.0, "delta": 1e-5},
-        training={"rounds": 2, "sampling_rate": 0.1},
-        intercept={"rounds": [1]},
-    )
+        "dp-dpsgd", agents=4, privacy={"epsilon": 4.0, "delta": 1e-5},
+        training={"rounds": 2, "sampling_rate": 0.1}, intercept={"rounds": [1]},
+    )  # fmt: skip
     (folder / "run.toml").write_text(text)
     (folder / "rows.parquet").write_bytes(b"PAR1")
     (folder / "rows.toml").write_text(

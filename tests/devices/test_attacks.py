@@ -29,15 +29,11 @@ SHAPE, CLASSES = (1, 6, 6), 3
 BOUNDS = (torch.tensor(0.0), torch.tensor(1.0))
 
 RUN = run_text(
-    "dpdl",
-    agents=4,
-    model={"name": "mlp"},
-    privacy={"noise_multiplier": 0.5, "delta": 0.0001},
-    training={"rounds": 2, "sampling_rate": 0.1, "device": "cpu"},
-    intercept={"rounds": [2]},
+    "dpdl", agents=4, model={"name": "mlp"}, privacy={"noise_multiplier": 0.5, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1, "device": "cpu"}, intercept={"rounds": [2]},
     attack={"rounds": [2], "presets": ["matched"], "images": 1, "restarts": 2},
     audit={"canaries": 8, "rounds": 1, "checked_rounds": 1},
-)
+)  # fmt: skip
 
 
 def short(name: str, **changes: Any) -> Preset:
@@ -73,17 +69,10 @@ def found_on(
     device: torch.device, seen: Observation, preset: Preset, **named: Any
 ) -> Reconstruction:
     return reconstruct(
-        seen,
-        named.pop("model", None) or network(),
-        preset=preset,
-        input_shape=SHAPE,
-        classes=CLASSES,
-        bounds=BOUNDS,
-        generator=torch.Generator().manual_seed(1),
-        prior_image=torch.full(SHAPE, 0.5),
-        device=device,
-        **named,
-    )
+        seen, named.pop("model", None) or network(), preset=preset, input_shape=SHAPE,
+        classes=CLASSES, bounds=BOUNDS, generator=torch.Generator().manual_seed(1),
+        prior_image=torch.full(SHAPE, 0.5), device=device, **named,
+    )  # fmt: skip
 
 
 def check_alike(one: Reconstruction, other: Reconstruction) -> None:

@@ -18,11 +18,9 @@ from tests.runs.evidence.evidence import AUDIT as AUDITED
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    agents=4,
-    privacy={"epsilon": 8, "delta": 0.0001},
+    "dpdl", agents=4, privacy={"epsilon": 8, "delta": 0.0001},
     training={"rounds": 3, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "object": dict,
     "array": list,

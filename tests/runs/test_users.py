@@ -78,11 +78,9 @@ def test_a_run_of_users_states_what_all_records_of_one_cost(run_file, tmp_path, 
     (row,) = json.loads(capsys.readouterr().out)["adversaries"]
     # 3 records of one person, each drawn on its own: z 2, q .2, 2 rounds.
     expected = composed_epsilon(
-        {Event(2.0, group(3, 0.2)): 2},
-        delta=1e-4,
-        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
+        {Event(2.0, group(3, 0.2)): 2}, delta=1e-4, adjacency=Adjacency.ADD_OR_REMOVE_ONE,
         accountant=Accountant.PLD,
-    )
+    )  # fmt: skip
     assert row["group"] == [{"records": 3, "epsilon": pytest.approx(expected, rel=1e-4)}]
     assert main(["train", str(run_file), "--out", str(tmp_path / "run")]) == 0
     assert 'user = "who"' in (tmp_path / "run/run.toml").read_text(encoding="utf-8")

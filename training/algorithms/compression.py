@@ -135,11 +135,6 @@ def prepare(
 
     Raises:
         ValueError: the graph changes, so that what was sent under other weights is no mixture.
-
-    >>> from overhear.training.graphs.topologies import ring
-    >>> numbers = {"kept": 0.1, "bits": None, "mask_seed": None}
-    >>> prepare(graph=ring(3), compressor=Compressor.TOP_K, **numbers)["compression"].kept
-    0.1
     """
     if len(set(graph.graphs)) > 1:
         raise InputError(
@@ -228,11 +223,6 @@ def random_k(
         agent: (1,) the number of the agent.
         kept: share of entries.
         seed: two numbers below 2^32.
-
-    >>> import torch
-    >>> row = torch.ones(8)
-    >>> [int(random_k(row, 0 * row + t, row[:1], kept=0.25, seed=(3, 0)).sum()) for t in range(3)]
-    [2, 2, 2]
     """
     import torch
 

@@ -109,11 +109,6 @@ def shared_noise(factor: NDArray[np.float64], known_to: Sequence[frozenset[int]]
 
     Raises:
         ValueError: some combination of messages is free of noise, which no scale repairs.
-
-    >>> pair = np.array([[1.0, 0.0, 2.0], [0.0, 1.0, -2.0]])  # two agents that share a seed
-    >>> found = shared_noise(pair, [frozenset({0}), frozenset({1}), frozenset({0, 1})])
-    >>> np.linalg.inv(found.covariance).diagonal().round(9).tolist()
-    [1.0, 1.0]
     """
     import torch
 

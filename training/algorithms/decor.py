@@ -104,11 +104,6 @@ def best_correlation(graph: Graph, *, horizon: int) -> float:
 
     Raises:
         ValueError: links of one direction, or weights that are not symmetric for several rounds.
-
-    >>> from overhear.training import build_graph
-    >>> graph = build_graph("ring", 10)
-    >>> round(best_correlation(graph, horizon=1), 3), round(best_correlation(graph, horizon=150), 1)
-    (0.996, 14.9)
     """
     from scipy.optimize import minimize_scalar
 
@@ -158,11 +153,6 @@ def prepare(
     Raises:
         ValueError: a graph that changes, links of one direction, or weights that are not symmetric
             for several rounds.
-
-    >>> from overhear.training import build_graph
-    >>> found = prepare(graph=build_graph("ring", 4), rounds=9, correlation=2.0, horizon=None)
-    >>> found["shared"].factor.shape, [sorted(k) for k in found["shared"].known_to[4:]]
-    (torch.Size([4, 8]), [[0, 1], [0, 3], [1, 2], [2, 3]])
     """
     static = only_graph(graph, algorithm="decor")
     ratio = correlation

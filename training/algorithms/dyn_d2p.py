@@ -105,11 +105,6 @@ def prepare(*, graph: Topology, rounds: int, settings: Settings) -> dict[str, ob
 
     Raises:
         ValueError: a list that does not fit the rounds.
-
-    >>> from overhear.training.graphs.topologies import directed_ring
-    >>> found = prepare(graph=directed_ring(3), rounds=2, settings=Settings())
-    >>> found["scales"]
-    ((1.0, 1.0), (0.5, 0.25))
     """
     schedule = _schedule(settings, rounds=rounds, sampling_rate=1.0)  # the rate enters neither
     clip = schedule.clip_norms  # (T,), step 1

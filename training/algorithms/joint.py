@@ -71,11 +71,6 @@ def prepare(
     Raises:
         ValueError: a graph that changes or has no links, weights that are not symmetric, or more
             rounds than a strategy is looked for.
-
-    >>> from overhear.training import build_graph
-    >>> made = prepare(graph=build_graph("ring", 10), rounds=50, period=10, bands=0)
-    >>> made["strategies"].shape, [tuple(one.shape) for one in made["bases"]][:2]
-    (torch.Size([6, 50, 50]), [(10, 1), (10, 2)])
     """
     import torch
 

@@ -32,13 +32,7 @@ from .correlated_step import init, shared_noise, step
 
 
 def prepare(*, graph: Topology) -> dict[str, object]:
-    """Step 1: a source for every agent, known to it alone.
-
-    >>> from overhear.training import build_graph
-    >>> found = prepare(graph=build_graph("ring", 3))
-    >>> found["shared"].factor.diagonal().tolist(), found["shared"].known_to[2]
-    ([1.0, 1.0, 1.0], frozenset({2}))
-    """
+    """Step 1: a source for every agent, known to it alone."""
     own = [frozenset({agent}) for agent in range(graph.agents)]
     return {"shared": shared_noise(np.eye(graph.agents), own)}
 

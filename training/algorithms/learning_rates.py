@@ -168,11 +168,6 @@ def read_rates(value: object) -> LearningRates:
     Raises:
         ValueError: a number out of range, or a table that is no schedule.
         TypeError: something else.
-
-    >>> read_rates({"schedule": "step", "start": 0.4, "factor": 0.5, "every": 2}).every
-    2
-    >>> read_rates([0.2, 0.1])
-    (0.2, 0.1)
     """
     if isinstance(value, RateSchedule):
         return value

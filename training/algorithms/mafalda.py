@@ -63,11 +63,6 @@ def prepare(
     Raises:
         ValueError: a graph that changes or has no links, weights that are not symmetric, or more
             than 10,000 rounds.
-
-    >>> from overhear.training import build_graph
-    >>> made = prepare(graph=build_graph("ring", 10), rounds=50, period=10, bands=0)
-    >>> made["strategy"].shape, round(float(made["strategy"][1, 1]), 5)
-    (torch.Size([50, 50]), 0.17398)
     """
     table = strategy_table(
         graph_of(graph, algorithm="mafalda").weights,

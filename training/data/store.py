@@ -410,13 +410,7 @@ _BYTES = 32  # of a SHA-256
 
 
 def digests_of(records: Store, *, targets: bool = True) -> NDArray[np.bytes_]:
-    """(N,) SHA-256 of each record in their order, by default with its target; 32 bytes a record.
-
-    >>> from torch import ones
-    >>> twice = Examples(ones(2, 3), ones(2))
-    >>> len(set(digests_of(twice).tolist()))
-    1
-    """
+    """(N,) SHA-256 of each record in their order, by default with its target; 32 bytes a record."""
     found = np.empty(records.size, dtype=f"S{_BYTES}")
     for place, one in enumerate(_each(records, targets=targets)):
         found[place] = one

@@ -280,11 +280,6 @@ def bound_of(
     Args:
         each: of every record, of the same rounds.
         like: whose order the result has; by default that of the record that costs most.
-
-    >>> rounds = [[(1.0, 1), (0.0, 2), (2.0, 3)], [(1.0, 1), (1.0, 2), (1.0, 3)]]
-    >>> each = [tuple(Release(j, 0.1, 1, 1, t) for j, t in of) for of in rounds]
-    >>> [r.joint_sensitivity for r in bound_of(each)]
-    [1.0, 1.0, 2.0]
     """
     if not each or not each[0]:
         return ()

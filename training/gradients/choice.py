@@ -513,11 +513,6 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
     Args:
         model: What `with_layers` returned.
         example: (1, *shape), of which the shape and the type matter.
-
-    >>> network_size(nn.Linear(3, 2), torch.zeros(1, 3))
-    NetworkSize(layers=1, parameters=8, per_example=5)
-    >>> network_size(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4))  # 4 patches of 9 give 4 of 2
-    NetworkSize(layers=1, parameters=20, per_example=88)
     """
     counts: list[int] = []
 

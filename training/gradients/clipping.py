@@ -47,11 +47,6 @@ def stack(
 
     Raises:
         ValueError: If a batch has another number of inputs than of targets.
-
-    >>> some = torch.zeros(2, 4), torch.tensor([0, 1])
-    >>> found = stack([some, some], device=torch.device("cpu"), dtype=torch.float64)
-    >>> tuple(found.inputs.shape), found.inputs.dtype
-    ((4, 4), torch.float64)
     """
     for d, (inputs, targets) in enumerate(batches):
         if len(inputs) != len(targets):

@@ -67,11 +67,6 @@ def drawn_list(
 
     Raises:
         ValueError: not exactly one of the two, or a number out of range.
-
-    >>> drawn_list(4, 3, agents_per_round=2, seed=4).sum(axis=1).tolist()
-    [2, 2, 2]
-    >>> round(float(drawn_list(10, 1000, probability=0.5, seed=4).mean()), 3)
-    0.488
     """
     if (probability is None) == (agents_per_round is None):
         raise InputError("give a probability or agents_per_round, exactly one of them")
@@ -377,13 +372,7 @@ def number_of_sets(
 def sets_missing(
     agents: int, missing: int, *, alike: frozenset[int] = frozenset(), victim: int | None = None
 ) -> Iterator[frozenset[int]]:
-    """The sets of missing agents, that of nobody left out; of alike agents one set a number.
-
-    >>> [sorted(away) for away in sets_missing(3, 2, victim=0)]
-    [[1], [2], [1, 2]]
-    >>> [sorted(away) for away in sets_missing(5, 2, alike=frozenset(range(1, 5)), victim=0)]
-    [[1], [1, 2]]
-    """
+    """The sets of missing agents, that of nobody left out; of alike agents one set a number."""
     distinct = [a for a in range(agents) if a not in alike and a != victim]
     same = sorted(alike - {victim})
     for few in range(min(len(distinct), missing) + 1):

@@ -88,11 +88,6 @@ def largest_move(found: Mapping[int, Array], bounds: Array, *, start: int = 0) -
         found: (n, n) M of every block; vectors of different blocks stand at right angles.
         bounds: (n,) largest norms, over all blocks together.
         start: seed of the first directions.
-
-    >>> M = np.array([[1.5, -0.5, -0.5], [-0.5, 1.5, -0.5], [-0.5, -0.5, 1.5]])
-    >>> low, high = largest_move({0: M}, np.ones(3))
-    >>> round(low, 9), round(high, 9)
-    (6.0, 6.0)
     """
     if not np.isfinite(bounds).all():
         moved = [np.diag(of)[~np.isfinite(bounds)].any() for of in found.values()]

@@ -133,13 +133,7 @@ def _where_same(one: Tensor, other: Tensor) -> Tensor:
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are equal bit for bit; a NaN is equal to itself, 0 is not -0.
-
-    >>> same_bits(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
-    True
-    >>> same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
-    False
-    """
+    """Whether two tensors are equal bit for bit; a NaN is equal to itself, 0 is not -0."""
     if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
         return False
     bits = [tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, other)]

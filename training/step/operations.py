@@ -74,11 +74,6 @@ class PublicNumbers(NamedTuple):
         same: whether all agents have the same row.
         round: the number of the round.
         call: how many calls of the round came before.
-
-    >>> asked = PublicNumbers.of(7, kind="uniform", same=False, round=1, call=0)
-    >>> a, b = asked.rows([0, 3], width=2)
-    >>> a.tolist(), bool((asked.rows([3], width=2)[0] == b).all())
-    ([0.8464553356170654, 0.2951229214668274], True)
     """
 
     seed: int

@@ -188,11 +188,6 @@ def purified(fn: Callable[..., Tensor], operation: str) -> PureFunction:
 
     Raises:
         UndeclaredOperation: it holds or uses something that is no constant and no such function.
-
-    >>> pure = purified(lambda row: row.clamp(min=0.5), "postprocess")
-    >>> import torch
-    >>> pure(torch.tensor([0.25, 2.0])).tolist()
-    [0.5, 2.0]
     """
     if mode_is_on():
         raise UndeclaredOperation(

@@ -1,8 +1,15 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.problem.labels import likeliest_label, recover_labels, stands_out
+from overhear.attacks.problem.labels import (
+    likeliest_label,
+    recognised,
+    recover_labels,
+    stands_out,
+)
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten
@@ -138,3 +145,26 @@ def test_a_last_layer_that_stands_out_of_the_noise_is_read():
     model, seen = _observe([3], noise_std=1e-4)
     assert stands_out(seen, model, classes=CLASSES)
     assert not stands_out(_observe([3], noise_std=1.0)[1], model, classes=CLASSES)
+
+
+@pytest.mark.parametrize("kind", ["cut", "saturated pixels", "signs", "8 bits"])
+def test_numbers_are_taken_as_cut_where_they_were_alone(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    x = torch.rand(1, 12).round() if kind == "saturated pixels" else torch.rand(1, 12)
+    seen = observe(
+        model, flatten(model), inputs=x, targets=torch.tensor([3]), clip_norm=None, noise_std=0.0,
+        generator=torch.Generator(),
+    )  # fmt: skip
+    g, bound = seen.gradient, float(seen.gradient.abs().quantile(0.8))
+    step = float(g.abs().max()) / 127
+    g = {"cut": g.clamp(-bound, bound), "signs": g.sign(), "8 bits": (g / step).round() * step}.get(
+        kind, g
+    )
+    known, said = recognised(replace(seen, gradient=g), model, classes=CLASSES)
+    assert (known.cut is not None, any("taken as cut" in one for one in said)) == (
+        (kind == "cut"),
+    ) * 2
+    assert known.uncut().shown is None or int(known.uncut().shown.sum()) == int(
+        (g.abs() < bound).sum()
+    )

@@ -1,6 +1,7 @@
 """Text models as people write them, and what plain PyTorch sends of a batch."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -106,8 +107,9 @@ def drawn(records: int, length: int, *, vocabulary: int = VOCABULARY) -> tuple[T
 
 
 def sent(
-    model: nn.Module, tokens: Tensor, labels: Tensor | None, *, noise_std: float = 0.0, **said: Any
-) -> Observation:
+    model: nn.Module, tokens: Tensor, labels: Tensor | None, *, noise_std: float = 0.0,
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy, **said: Any,
+) -> Observation:  # fmt: skip
     """What a training script leaves, with noise on top; of text alone where there are no labels."""
     model.zero_grad()
     logits = model(tokens)
@@ -115,7 +117,7 @@ def sent(
         whole = tokens if labels is None else torch.cat([tokens, labels[:, None]], dim=1)
         labels = whole[:, 1:].flatten()
         logits = logits[:, : whole.shape[1] - 1].flatten(0, 1)
-    functional.cross_entropy(logits, labels).backward()
+    loss(logits, labels).backward()
     rows = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     gradient = torch.cat([(row.to_dense() if row.is_sparse else row).flatten() for row in rows])
     gradient = gradient + noise_std * torch.randn_like(gradient)

@@ -53,12 +53,9 @@ def test_planted_batches_are_those_that_the_oracle_takes():
     setting = a_setting(ring(5))
     planted = Examples(torch.rand(4, 1, 4, 4), torch.tensor([0, 1, 2, 0]))
     run = watch(
-        setting,
-        bound_to("dpdl", ring(5), rounds=2),
-        rounds=2,
-        randomness=SecretRandomness(3),
+        setting, bound_to("dpdl", ring(5), rounds=2), rounds=2, randomness=SecretRandomness(3),
         planted=lambda number: {1: planted} if number == 2 else {},
-    )
+    )  # fmt: skip
     assert run.rounds[1].recorded.batches[0][1] is not None
     assert run.rounds[2].recorded.batches[0][1] is None
     assert len(run.rounds[2].batches(setting, 0)[1].targets) == 4
@@ -107,12 +104,9 @@ def test_late_rounds_are_those_of_the_run(name, seconds):
     """With time the run reaches them; without it they are passed over to, noise and all."""
     setting, bound = a_setting(ring(5)), bound_to(name, ring(5), rounds=20)
     run = watch(
-        setting,
-        bound,
-        rounds=chosen_rounds(4, planned=20, generator=np.random.default_rng(2)),
-        randomness=SecretRandomness(3),
-        seconds=seconds,
-    )
+        setting, bound, rounds=chosen_rounds(4, planned=20, generator=np.random.default_rng(2)),
+        randomness=SecretRandomness(3), seconds=seconds,
+    )  # fmt: skip
     whole = watch(setting, bound, rounds=20, randomness=SecretRandomness(3))
     for watched in run.rounds:
         same = whole.rounds[watched.number]

@@ -13,13 +13,10 @@ from overhear.runs.folder.folder import write_sums
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=3,
-    privacy={"noise_multiplier": 1, "delta": 0.0001},
-    training={"rounds": 2, "sampling_rate": 0.02, "device": "cpu"},
-    intercept={"rounds": [2]},
+    "dp-dpsgd", agents=3, privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.02, "device": "cpu"}, intercept={"rounds": [2]},
     attack={"rounds": [2]},
-)
+)  # fmt: skip
 TRANSCRIPT = "transcript/round-000002.safetensors"
 CHECKPOINT = "checkpoints/round-000002.safetensors"
 

@@ -11,11 +11,9 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    "dp-dpsgd", agents=4, privacy={"noise_multiplier": 1, "delta": 0.0001},
     training={"rounds": 2, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -110,12 +110,9 @@ def test_the_curve_is_the_accountants(setting, adjacency):
     curve = trade_off({(multiplier, rate): rounds}, adjacency=adjacency)
     for epsilon in (0.0, 0.3, 1.0, 2.0):
         known = delta(
-            noise_multiplier=multiplier,
-            epsilon=epsilon,
-            rounds=rounds,
-            sampling_rate=rate,
+            noise_multiplier=multiplier, epsilon=epsilon, rounds=rounds, sampling_rate=rate,
             adjacency=adjacency,
-        )
+        )  # fmt: skip
         assert curve.delta(epsilon) == pytest.approx(known, rel=2e-4)
         lines = 1.0 - known - math.exp(epsilon) * RATES
         assert np.all(curve.false_negative_rates(RATES) >= lines - 2e-4 * (known + RATES))

@@ -264,12 +264,9 @@ def test_as_an_accountant_it_answers_every_question():
     assert 0.9999 < epsilon(noise_multiplier=needed, rounds=1000, **by) <= 1.0
     assert max_rounds(noise_multiplier=1.0, epsilon=2.0, **by) == 1202
     found = delta(
-        noise_multiplier=1.0,
-        epsilon=2.0,
-        rounds=1000,
-        sampling_rate=0.01,
+        noise_multiplier=1.0, epsilon=2.0, rounds=1000, sampling_rate=0.01,
         accountant="dp-accounting",
-    )
+    )  # fmt: skip
     assert found == pytest.approx(2.668e-6, rel=1e-3)
     rounds = {(1.0, 0.01): 500, (2.0, 0.01): 500}
     scale = scale_for(rounds, epsilon=1.0, delta=1e-5, accountant="dp-accounting")

@@ -19,11 +19,9 @@ from tests.runs.evidence.evidence import attack, audited
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    agents=4,
-    privacy={"epsilon": 4, "delta": 1e-05},
+    "dpdl", agents=4, privacy={"epsilon": 4, "delta": 1e-05},
     training={"rounds": 3, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 POLICY = """
 schema = 1
 [[limits]]

@@ -79,11 +79,9 @@ def test_the_rounds_that_are_named_meet_the_target_and_one_more_does_not():
 def test_rounds_that_change_with_their_number_are_not_named():
     """DECOR's horizon of all rounds: fewer rounds have another correlation, and are over."""
     run = config(
-        data={"agents": 10},
-        algorithm={"name": "decor", "form": None, "horizon": 0},
-        privacy={"epsilon": 1, "delta": 1e-4},
-        training={"rounds": 150, "sampling_rate": 0.2},
-    )
+        data={"agents": 10}, algorithm={"name": "decor", "form": None, "horizon": 0},
+        privacy={"epsilon": 1, "delta": 1e-4}, training={"rounds": 150, "sampling_rate": 0.2},
+    )  # fmt: skip
     found = advised(run)
     assert What.ROUNDS not in found
     assert "depends on their number" in found[What.SKIPPED].words

@@ -25,11 +25,9 @@ from tests.runs.folder.interrupted import CutOffError, cut_off_at
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=3,
-    privacy={"noise_multiplier": 2, "delta": 1e-05},
+    "dp-dpsgd", agents=3, privacy={"noise_multiplier": 2, "delta": 1e-05},
     training={"rounds": 3, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 
 
 def trained(place: Path, *changes: str, stop: int | None = None) -> Path:

@@ -22,14 +22,10 @@ from tests.small_run import run_text
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    model={"name": "mlp"},
-    privacy={"noise_multiplier": 0, "delta": 0.0001},
-    training={"rounds": 1, "sampling_rate": 0.1},
-    intercept={"rounds": [1]},
+    "dp-dpsgd", agents=4, model={"name": "mlp"}, privacy={"noise_multiplier": 0, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1}, intercept={"rounds": [1]},
     attack={"presets": ["matched"], "images": 8, "restarts": 1},
-)
+)  # fmt: skip
 
 
 _IDLG = ("attack.presets=['idlg']",)

@@ -26,13 +26,10 @@ from overhear.runs.folder.folder import check_sums
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"noise_multiplier": 1, "delta": 0.0001},
-    training={"rounds": 1, "sampling_rate": 0.1},
-    intercept={"rounds": [1]},
+    "dp-dpsgd", agents=4, privacy={"noise_multiplier": 1, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1}, intercept={"rounds": [1]},
     attack={"presets": ["matched"], "images": 2, "restarts": 1},
-)
+)  # fmt: skip
 
 
 @pytest.fixture

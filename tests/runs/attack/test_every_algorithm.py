@@ -40,15 +40,9 @@ def rows_of(name: str, folder: Path, *overrides: str, form: Form) -> list[Row]:
     # no gradient.
     slow = ["algorithm.learning_rate_y=0.001"] if ALGORITHMS[name].blocks == 2 else []
     config = config_of(
-        name,
-        folder,
-        "data.agents=4",
-        "training.sampling_rate=0.02",
-        f"algorithm.form={form}",
-        *slow,
-        *overrides,
-        seeded=False,
-    )
+        name, folder, "data.agents=4", "training.sampling_rate=0.02", f"algorithm.form={form}",
+        *slow, *overrides, seeded=False,
+    )  # fmt: skip
     built = build(config, device=torch.device("cpu"))
     public = plant(built.data, 1)
     heard = {*built.setting.graph.neighbours(0)} - {0}

@@ -13,13 +13,10 @@ from overhear.runs.folder.folder import check_sums
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"epsilon": 8, "delta": 0.0001},
-    training={"rounds": 2, "sampling_rate": 0.1},
-    intercept={"rounds": [2]},
+    "dp-dpsgd", agents=4, privacy={"epsilon": 8, "delta": 0.0001},
+    training={"rounds": 2, "sampling_rate": 0.1}, intercept={"rounds": [2]},
     attack={"presets": ["idlg"], "images": 1, "restarts": 1},
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

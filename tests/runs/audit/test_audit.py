@@ -25,15 +25,10 @@ from tests.attacks.planted.noise import noise_times
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    agents=4,
-    graph={"name": "ring"},
-    algorithm={"alpha": 0.5},
-    privacy={"epsilon": 3, "delta": 1e-05},
-    training={"rounds": 3, "sampling_rate": 0.5},
-    intercept={"rounds": [1]},
-    audit={"canaries": 400, "checked_rounds": 2},
-)
+    "dpdl", agents=4, graph={"name": "ring"}, algorithm={"alpha": 0.5},
+    privacy={"epsilon": 3, "delta": 1e-05}, training={"rounds": 3, "sampling_rate": 0.5},
+    intercept={"rounds": [1]}, audit={"canaries": 400, "checked_rounds": 2},
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -289,14 +284,12 @@ def test_without_a_trace_the_result_is_told_all_the_same(run_file, capsys):
 
 
 AGENTS = run_text(
-    "dp-fedavg",
-    agents=4,
-    graph={"name": "ring"},
+    "dp-fedavg", agents=4, graph={"name": "ring"},
     algorithm={"cohort_rate": 0.5, "local_steps": 2},
     privacy={"unit": "agent", "noise_multiplier": 1.0, "delta": 1e-05},
     training={"rounds": 2, "sampling_rate": 0.5, "learning_rate": 0.1},
     audit={"canaries": 80, "checked_rounds": 2},
-)
+)  # fmt: skip
 
 
 @pytest.fixture

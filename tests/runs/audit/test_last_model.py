@@ -21,11 +21,9 @@ from overhear.training.engine.engine import Engine
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=3,
-    privacy={"epsilon": 8, "delta": 1e-05},
+    "dp-dpsgd", agents=3, privacy={"epsilon": 8, "delta": 1e-05},
     training={"rounds": 2, "sampling_rate": 1},
-)
+)  # fmt: skip
 FEW = LastModelRequest(runs=20)
 
 

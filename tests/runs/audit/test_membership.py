@@ -24,11 +24,9 @@ from overhear.training.engine.engine import Engine
 from tests.small_run import run_text
 
 PRIVATE = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"epsilon": 1, "delta": 1e-05},
+    "dp-dpsgd", agents=4, privacy={"epsilon": 1, "delta": 1e-05},
     training={"rounds": 2, "sampling_rate": 0.5},
-)
+)  # fmt: skip
 PLAIN = run_text("dsgd", agents=4, training={"rounds": 2, "sampling_rate": 0.5})
 FEW = MembershipRequest(references=2, games=1)
 

@@ -19,12 +19,9 @@ from tests.attacks.planted.noise import noise_times
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"noise_multiplier": 2, "delta": 1e-05},
-    training={"rounds": 4, "sampling_rate": 0.3},
-    audit={"canaries": 400, "checked_rounds": 2},
-)
+    "dp-dpsgd", agents=4, privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 4, "sampling_rate": 0.3}, audit={"canaries": 400, "checked_rounds": 2},
+)  # fmt: skip
 OF_USERS = ["privacy.unit=user", "privacy.records_per_person=3"]
 
 

@@ -75,11 +75,9 @@ def test_every_row_meets_the_target_at_its_multiplier_and_no_less():
     for row in compare(config()).rows:
         turns = math.ceil(100 / row.groups)
         spent = epsilon(
-            noise_multiplier=row.noise_multiplier / row.joint_sensitivity,
-            delta=1e-5,
-            rounds=turns,
-            sampling_rate=row.rate,
-        )
+            noise_multiplier=row.noise_multiplier / row.joint_sensitivity, delta=1e-5,
+            rounds=turns, sampling_rate=row.rate,
+        )  # fmt: skip
         assert 0.999 < spent <= 1.0
         assert row.outsider == pytest.approx(1.0, abs=1e-3)
 
@@ -133,12 +131,9 @@ def test_a_run_file_of_records_in_turns_is_planned_at_that_noise(rate):
 def test_noise_over_agents_and_rounds_is_planned_as_the_design_says(kind, rate, graph):
     """Agents of a star are not alike; against a neighbour pair secrets alone are finite."""
     base = config(
-        privacy__adversaries='["eavesdropper", "neighbour"]',
-        training__rounds=8,
-        training__sampling_rate=rate,
-        data__agents=4,
-        graph__name=graph,
-    )
+        privacy__adversaries='["eavesdropper", "neighbour"]', training__rounds=8,
+        training__sampling_rate=rate, data__agents=4, graph__name=graph,
+    )  # fmt: skip
     found = compare(base, groups=4)
     row = by_kind(found)[kind]
     plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))
@@ -251,16 +246,11 @@ def test_the_noise_of_pair_secrets_is_that_of_the_plan_against_who_knows_some(ad
 def test_where_a_plan_counts_turns_of_an_agent_one_by_one_no_figure_of_the_table_is_smaller():
     """Turns of 5 rounds in a cycle of 4: the table said .0153 of all others, the plan .0166."""
     base = config(
-        data__agents=4,
-        graph__name="full",
-        privacy__adversary="neighbour",
+        data__agents=4, graph__name="full", privacy__adversary="neighbour",
         privacy__adversaries='["eavesdropper", "neighbour", "all-others"]',
-        privacy__epsilon=0.0064,
-        privacy__delta=1e-3,
-        privacy__participation="{cycle = 4}",
-        training__rounds=5,
-        training__sampling_rate=0.01,
-    )
+        privacy__epsilon=0.0064, privacy__delta=1e-3, privacy__participation="{cycle = 4}",
+        training__rounds=5, training__sampling_rate=0.01,
+    )  # fmt: skip
     found = compare(base)
     row = by_kind(found)["pair secrets over time"]
     plan = make_plan(run_file_with(base, row, epsilon=found.epsilon))

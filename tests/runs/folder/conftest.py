@@ -9,13 +9,10 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    agents=3,
-    privacy={"noise_multiplier": 2, "delta": 1e-05},
-    training={"rounds": 2, "sampling_rate": 0.1},
-    intercept={"rounds": [1]},
+    "dpdl", agents=3, privacy={"noise_multiplier": 2, "delta": 1e-05},
+    training={"rounds": 2, "sampling_rate": 0.1}, intercept={"rounds": [1]},
     attack={"rounds": [1]},
-)
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,10 @@ from overhear.runs.run_file.run_file import RunFile, load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=3,
-    privacy={"epsilon": 4, "delta": 0.0001},
+    "dp-dpsgd", agents=3, privacy={"epsilon": 4, "delta": 0.0001},
     training={"rounds": 12, "sampling_rate": 0.1, "checkpoint_every": 4, "evaluate_every": 2},
-    intercept={"rounds": [3, 6]},
-    attack={"rounds": [3]},
-)
+    intercept={"rounds": [3, 6]}, attack={"rounds": [3]},
+)  # fmt: skip
 NO_TARGET = "privacy.noise_multiplier=1.5"
 
 _PLANNED: dict[str, Session] = {}

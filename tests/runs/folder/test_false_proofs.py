@@ -16,12 +16,9 @@ from tests.small_run import run_text
 from tests.training.step.test_false_proofs import X, start
 
 RUN = run_text(
-    "odd",
-    agents=3,
-    graph={"name": "ring"},
-    privacy={"noise_multiplier": 1, "delta": 0.0001},
+    "odd", agents=3, graph={"name": "ring"}, privacy={"noise_multiplier": 1, "delta": 0.0001},
     training={"rounds": 6, "sampling_rate": 0.05, "learning_rate": 0.2, "evaluate_every": 6},
-)
+)  # fmt: skip
 
 
 def clipped_and_noised(state, round, *, clip_norm, noise_std):

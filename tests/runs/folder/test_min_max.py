@@ -18,11 +18,9 @@ from tests.small_run import run_text
 EXAMPLES = Path(__file__).parents[3] / "examples"
 NAMES = ("dpmixsgd", "dm-hsgd", "sgda", "dp-sgda")
 RUN = run_text(
-    "dpmixsgd",
-    agents=4,
-    privacy={"noise_multiplier": 1.0, "delta": 1e-05},
+    "dpmixsgd", agents=4, privacy={"noise_multiplier": 1.0, "delta": 1e-05},
     training={"rounds": 4, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 
 
 def loaded(folder: Path, text: str = RUN, overrides=()):

@@ -56,15 +56,12 @@ def step(state, round, *, decay, learning_rate, clip_norm, noise_std, batch_size
 MOMENTUM = Algorithm(name="momentum", init=init, step=step, settings=Settings)
 '''
 RUN = run_text(
-    "own_mine.py:MOMENTUM",
-    agents=3,
-    model={"name": "own_mine:net"},
-    algorithm={"decay": 0.5},
+    "own_mine.py:MOMENTUM", agents=3, model={"name": "own_mine:net"}, algorithm={"decay": 0.5},
     privacy={"noise_multiplier": 1.0, "delta": 1e-05, "adversaries": ["eavesdropper"]},
     training={"rounds": 3, "sampling_rate": 0.05, "checkpoint_every": 1},
     attack={"presets": ["idlg"], "restarts": 1, "images": 1, "rounds": [1]},
     audit={"canaries": 20, "checked_rounds": 2},
-)
+)  # fmt: skip
 
 Done = subprocess.CompletedProcess[str]
 Told = tuple[int, str]

@@ -43,12 +43,10 @@ NETWORKS = """\
             return self.head(self.body(torch.cat([picture, table], 1)))
 """
 RUN = run_text(
-    "dp-dpsgd",
-    agents=3,
-    model={"name": "networks_that_fail:KIND"},
+    "dp-dpsgd", agents=3, model={"name": "networks_that_fail:KIND"},
     privacy={"noise_multiplier": 2.0, "delta": 1e-05},
     training={"rounds": 5, "sampling_rate": 0.01, "layout": "LAYOUT", "evaluate_every": 5},
-)
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -149,11 +149,9 @@ def test_several_batches_of_a_round_have_no_epoch(tmp_path):
 
 def test_without_noise_any_scheme_runs_and_protects_nothing(tmp_path):
     config = config_of(
-        tmp_path,
-        'batches = "shuffled"\nbatch_size = 20',
-        "add-or-remove-one",
+        tmp_path, 'batches = "shuffled"\nbatch_size = 20', "add-or-remove-one",
         **{"noise_multiplier = 2.0": "noise_multiplier = 0"},
-    )
+    )  # fmt: skip
     assert worst(make_plan(config)).epsilon == math.inf
 
 

@@ -18,13 +18,11 @@ from tests.runs.folder.interrupted import CutOffError, cut_off_at
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-fedavg",
-    agents=6,
-    graph={"name": "server"},
+    "dp-fedavg", agents=6, graph={"name": "server"},
     algorithm={"cohort": "SCHEME", "cohort_rate": 0.3333333333333333, "local_steps": 1},
     privacy={"unit": "UNIT", "noise_multiplier": 1.0, "delta": 1e-05},
     training={"rounds": 8, "sampling_rate": 0.1, "checkpoint_every": 2, "learning_rate": 0.5},
-)
+)  # fmt: skip
 
 
 def config_of(folder, scheme, *changes, unit="agent"):

@@ -8,13 +8,11 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-fedavg",
-    agents=4,
-    graph={"name": "server"},
+    "dp-fedavg", agents=4, graph={"name": "server"},
     algorithm={"cohort_rate": 1.0, "local_data": "batches", "local_steps": 5},
     privacy={"noise_multiplier": 2.0, "delta": 1e-05},
     training={"rounds": 200, "sampling_rate": 0.02},
-)
+)  # fmt: skip
 
 
 def advised(folder, *changes):

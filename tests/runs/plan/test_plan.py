@@ -16,11 +16,9 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    model={"name": "mlp"},
-    privacy={"noise_multiplier": 2.5, "delta": 1e-05},
+    "dpdl", model={"name": "mlp"}, privacy={"noise_multiplier": 2.5, "delta": 1e-05},
     training={"rounds": 100, "sampling_rate": 0.02},
-)
+)  # fmt: skip
 
 
 def planned(folder, *, replaced=("", ""), rounds=100):

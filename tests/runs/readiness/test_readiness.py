@@ -12,13 +12,10 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dpdl",
-    agents=4,
-    graph={"name": "ring"},
-    model={"name": "{model}"},
+    "dpdl", agents=4, graph={"name": "ring"}, model={"name": "{model}"},
     privacy={"epsilon": 8.0, "delta": 1e-05},
     training={"rounds": 3, "sampling_rate": 0.1, "device": "cpu"},
-)
+)  # fmt: skip
 NETWORKS = """
 import torch
 from torch import nn

@@ -20,11 +20,9 @@ from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"epsilon": 2, "delta": 1e-05},
+    "dp-dpsgd", agents=4, privacy={"epsilon": 2, "delta": 1e-05},
     training={"rounds": 6, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 ADVANTAGE = ("privacy.advantage=0.1",)
 RATES = ("privacy.tpr=0.2", "privacy.fpr=0.01")
 HELD = ("privacy.holders=[0, 2]", "privacy.records_held=[2, 1]")

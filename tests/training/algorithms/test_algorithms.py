@@ -220,13 +220,9 @@ def test_dpdl_follows_its_pseudo_code(form):
     W, A, clip, std, eta, B = graph.weights, 5, 0.2, 0.4, 0.3, 4.5
     alpha, beta = 0.7, 0.9
     started = engine(
-        "dpdl",
-        graph,
-        form=form,
-        clip_norm=clip,
-        noise_std=std,
+        "dpdl", graph, form=form, clip_norm=clip, noise_std=std,
         settings=dpdl.Settings(alpha=alpha, momentum=beta),
-    )
+    )  # fmt: skip
     started.start()
     x, v = (started.snapshot()[k].numpy().copy() for k in ("x", "v"))
     for _ in range(3):

@@ -55,13 +55,9 @@ def polynomial(W: np.ndarray, steps: int, gamma: float) -> np.ndarray:
 @pytest.mark.parametrize("graph", [ring(5), star(5)], ids=lambda g: g.name)
 def test_without_noise_and_clipping_a_round_is_a_gradient_step_and_a_polynomial_of_w(graph, steps):
     started = engine(
-        "muffliato",
-        muffliato.Settings(gossip_steps=steps),
-        graph,
-        clip_norm=None,
-        noise_std=0.0,
+        "muffliato", muffliato.Settings(gossip_steps=steps), graph, clip_norm=None, noise_std=0.0,
         rate=1.0,
-    )
+    )  # fmt: skip
     net = started.setting.model.double()
     gap = 1 - np.sort(np.linalg.eigvalsh(graph.weights))[-2]
     gamma = 2 * (1 - math.sqrt(gap * (1 - gap / 4))) / (1 - gap / 2) ** 2  # as the paper prints it

@@ -247,11 +247,9 @@ def _file_of_the_page() -> str:
 
 
 RUN = run_text(
-    "noisy-gossip",
-    agents=5,
-    privacy={"epsilon": 4.0, "delta": 1e-05},
+    "noisy-gossip", agents=5, privacy={"epsilon": 4.0, "delta": 1e-05},
     training={"rounds": 60, "sampling_rate": 0.1},
-)
+)  # fmt: skip
 
 
 def test_an_algorithm_is_added_by_one_file_and_one_line(tmp_path):

@@ -311,11 +311,9 @@ def test_a_torn_line_counts_whichever_round_it_was():
 def test_an_approximation_is_never_called_proven():
     found = exposed(traces(ring(10)), "eavesdropper")["eavesdropper"]
     said = guarantee(
-        "eavesdropper",
-        found,
-        noise_multiplier=3.0,
+        "eavesdropper", found, noise_multiplier=3.0,
         statement=Statement(delta=1e-5, accountant="gdp-clt"),
-    )
+    )  # fmt: skip
     assert said.status is Status.HEURISTIC
 
 

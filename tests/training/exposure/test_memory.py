@@ -67,12 +67,9 @@ def by_strategy(
 
 def traced(step, *, graph="ring", agents=4, rounds, length=1, **own):
     return trace(
-        functools.partial(init, length=length),
-        functools.partial(step, **own, **NUMBERS),
-        graph=build_graph(graph, agents),
-        rounds=rounds,
-        noise_multiplier=1.0,
-    )
+        functools.partial(init, length=length), functools.partial(step, **own, **NUMBERS),
+        graph=build_graph(graph, agents), rounds=rounds, noise_multiplier=1.0,
+    )  # fmt: skip
 
 
 def whole_run(traces, *, participation="every", adversary="eavesdropper"):
@@ -136,14 +133,9 @@ def test_memory_of_which_nothing_is_used_costs_what_fresh_noise_costs():
 def test_an_account_carries_remembered_noise_and_never_closes_it():
     """Closed round by round it would be infinite, as noise that everybody sees."""
     found = account(
-        functools.partial(init, length=1),
-        functools.partial(taking_back, share=0.5),
-        graph="ring:4",
-        rounds=12,
-        sampling_rate=0.1,
-        delta=1e-5,
-        noise_multiplier=2.0,
-    )
+        functools.partial(init, length=1), functools.partial(taking_back, share=0.5),
+        graph="ring:4", rounds=12, sampling_rate=0.1, delta=1e-5, noise_multiplier=2.0,
+    )  # fmt: skip
     stated = found["eavesdropper"]
     assert stated.joint_sensitivity == pytest.approx(6.429252, abs=1e-6)
     assert str(stated.status) == "proven"

@@ -98,12 +98,9 @@ def test_a_round_that_is_released_again_counts_for_whoever_takes_part_in_it():
     active = np.array([[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1]])[:, :2]
     active = np.column_stack([active, [0, 0, 0, 0]])
     found = account(
-        "dp-dpsgd",
-        graph="ring:3",
-        active=active,
-        adversaries=["eavesdropper"],
+        "dp-dpsgd", graph="ring:3", active=active, adversaries=["eavesdropper"],
         **RUN | {"rounds": 4},
-    )
+    )  # fmt: skip
     of = found.joint_sensitivities["eavesdropper"]
     for again in (1, 2, 3, 4):
         spent = accounted(of, [0, 1, 2, 3, 4, again])

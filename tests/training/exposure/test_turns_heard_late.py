@@ -27,11 +27,9 @@ def heard(bands):
     table = np.tile(row / np.linalg.norm(row), (ROUNDS, 1))
     traces = trace(
         functools.partial(init, length=bands - 1),
-        functools.partial(by_strategy, strategy=table, **NUMBERS),
-        graph=build_graph("ring", 5),
-        rounds=ROUNDS,
-        noise_multiplier=1.0,
-    )
+        functools.partial(by_strategy, strategy=table, **NUMBERS), graph=build_graph("ring", 5),
+        rounds=ROUNDS, noise_multiplier=1.0,
+    )  # fmt: skip
     view, told = StreamedView(), []
     for one in dense_rounds(traces, neighbour(2), victims=[0], ended=True, closed=True):
         told.append(view.advance(one.seen, one.carried, owners=one.owners).response)

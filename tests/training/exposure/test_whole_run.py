@@ -62,26 +62,18 @@ def recursion(state: Recursion, round: Round) -> Recursion:
 
 def exposed(rounds, *, names=("eavesdropper",), agents=4, **options):
     traces = trace(
-        start,
-        recursion,
-        graph=build_graph("ring", agents),
-        rounds=rounds,
-        noise_multiplier=1.0,
+        start, recursion, graph=build_graph("ring", agents), rounds=rounds, noise_multiplier=1.0,
         release=MODELS,
-    )
+    )  # fmt: skip
     found = whole_run_joint_sensitivities(traces, names, sampling_rate=0.1, **options)
     return dict(found)
 
 
 def test_round_by_round_a_clean_recursion_is_infinite():
     traces = trace(
-        start,
-        recursion,
-        graph=build_graph("ring", 4),
-        rounds=5,
-        noise_multiplier=1.0,
+        start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0,
         release=MODELS,
-    )
+    )  # fmt: skip
     ((_, found),) = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     assert math.isinf(found.largest)
 
@@ -194,13 +186,9 @@ def test_the_final_models_are_released_after_the_last_round():
 def test_twenty_agents_and_two_hundred_rounds_stay_small():
     """A dense matrix of all rows and columns would hold 4,000 x 8,000 entries for each agent."""
     traces = trace(
-        start,
-        recursion,
-        graph=build_graph("ring", 20),
-        rounds=200,
-        noise_multiplier=1.0,
+        start, recursion, graph=build_graph("ring", 20), rounds=200, noise_multiplier=1.0,
         release=MODELS,
-    )
+    )  # fmt: skip
     view = streamed_view(traces, EAVESDROPPER, victims=[0])
     expected = 1.99 * math.sqrt(sum(0.9801**t for t in range(200)))
     assert view.mu(0, [0, 1]) == pytest.approx(expected, rel=1e-9)
@@ -231,13 +219,9 @@ def test_a_run_of_one_release_is_accounted_as_one_and_may_not_repeat_a_round():
 
 def test_only_what_is_infinite_by_rounds_and_bounded_falls_back():
     traces = trace(
-        start,
-        recursion,
-        graph=build_graph("ring", 4),
-        rounds=5,
-        noise_multiplier=1.0,
+        start, recursion, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0,
         release=MODELS,
-    )
+    )  # fmt: skip
     by_round = joint_sensitivities(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
     settled = dict(replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1))
     assert settled["eavesdropper"].largest == pytest.approx(14.53219, abs=1e-5)
@@ -267,12 +251,9 @@ def test_a_view_ends_early_only_when_every_victim_has_leaked():
         return State(round.mix(sums + round.noise(sums, std=1.0, factor=some), kind="model"))
 
     traces = trace(
-        lambda round: State(round.initial()),
-        step,
-        graph=build_graph("ring", 4),
-        rounds=9,
+        lambda round: State(round.initial()), step, graph=build_graph("ring", 4), rounds=9,
         noise_multiplier=1.0,
-    )
+    )  # fmt: skip
     view = streamed_view(traces, EAVESDROPPER, victims=[0, 2], until_leak=True)
     assert math.isinf(view.mu(0))
     assert view.mu(2) == pytest.approx(3.0)

@@ -23,11 +23,9 @@ IMAGE = (3, 32, 32)
 
 def _build(name, input_shape=IMAGE, classes=10, seed=0):
     return build_model(
-        name,
-        input_shape=input_shape,
-        classes=classes,
+        name, input_shape=input_shape, classes=classes,
         generator=torch.Generator().manual_seed(seed),
-    )
+    )  # fmt: skip
 
 
 def _own(monkeypatch, function, name="build"):

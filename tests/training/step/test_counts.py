@@ -116,12 +116,9 @@ def found(step, init=start_adaptive, **how):
 def test_a_quantile_clip_costs_the_sum_and_the_count_of_one_batch_jointly(adjacency):
     joint = math.hypot(1.0, 1.0 / COUNT_STD)  # Andrew et al., theorem 1
     by_hand = epsilon(
-        noise_multiplier=MULTIPLIER / joint,
-        delta=DELTA,
-        rounds=ROUNDS,
-        sampling_rate=RATE,
+        noise_multiplier=MULTIPLIER / joint, delta=DELTA, rounds=ROUNDS, sampling_rate=RATE,
         adjacency=adjacency,
-    )
+    )  # fmt: skip
     every = found(quantile_clip, adjacency=adjacency)
     for name in every:
         assert every[name].joint_sensitivity == pytest.approx(joint)

@@ -46,15 +46,9 @@ def engine(*, agents=6, noise=0.0, clip=1.0, root=3, rate=0.4, **settings):
         dtype=torch.float64,
     )
     bound = bind(
-        FEDAVG,
-        FEDAVG.settings(**settings),
-        learning_rate=0.3,
-        clip_norm=clip,
-        noise_std=noise,
-        batch_size=2.0,
-        graph=setting.graph,
-        rounds=50,
-    )
+        FEDAVG, FEDAVG.settings(**settings), learning_rate=0.3, clip_norm=clip, noise_std=noise,
+        batch_size=2.0, graph=setting.graph, rounds=50,
+    )  # fmt: skip
     return Engine(setting, bound, randomness=SecretRandomness(root))
 
 

@@ -114,31 +114,22 @@ def test_an_operation_that_no_round_has_is_refused():
 def test_a_state_that_is_no_named_tuple_is_refused(returned):
     with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
         trace(
-            start,
-            lambda state, round: returned(state.x),
-            graph=ring(5),
-            rounds=2,
+            start, lambda state, round: returned(state.x), graph=ring(5), rounds=2,
             noise_multiplier=None,
-        )
+        )  # fmt: skip
     with pytest.raises(UndeclaredOperation, match="a state is a NamedTuple"):
         trace(
-            lambda round: returned(round.initial()),
-            lambda state, round: state,
-            graph=ring(5),
-            rounds=2,
-            noise_multiplier=None,
-        )
+            lambda round: returned(round.initial()), lambda state, round: state, graph=ring(5),
+            rounds=2, noise_multiplier=None,
+        )  # fmt: skip
 
 
 def test_a_state_of_other_fields_than_before_is_refused():
     with pytest.raises(UndeclaredOperation, match="return the same NamedTuple"):
         trace(
-            start,
-            lambda state, round: _Two(state.x, state.x),
-            graph=ring(5),
-            rounds=2,
+            start, lambda state, round: _Two(state.x, state.x), graph=ring(5), rounds=2,
             noise_multiplier=None,
-        )
+        )  # fmt: skip
 
 
 # A traced round: what one message alone shows, looked at where it decides and in parts.

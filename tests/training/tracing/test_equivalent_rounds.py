@@ -250,12 +250,9 @@ def _plain(state: State, round: Round) -> State:
 def test_each_graph_of_a_sequence_has_one_trace_that_comes_in_its_turn():
     graphs = (ring(5), full(5), ring(5))
     traces = trace(
-        start,
-        _plain,
-        graph=GraphSequence(name="turns", graphs=graphs),
-        rounds=8,
+        start, _plain, graph=GraphSequence(name="turns", graphs=graphs), rounds=8,
         noise_multiplier=1.0,
-    )
+    )  # fmt: skip
     by_graph = [one for one, count in traces.rounds for _ in range(count)]
     assert [by_graph.index(one) for one in by_graph] == [0, 1, 2, 0, 1, 2, 0, 1]
     assert all(count == 1 for _, count in traces.rounds)

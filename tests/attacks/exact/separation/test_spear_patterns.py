@@ -22,14 +22,9 @@ def planted(
 def solve(units: int, records: int, *, twins: bool = False) -> tuple[set[tuple[bool, ...]], Tensor]:
     p, n, active, _ = planted(units, records, twins=twins)
     found = activity_patterns(
-        p,
-        n,
-        always=active.all(dim=1),
-        never=~active.any(dim=1),
-        records=records,
-        noise=1e-15,
+        p, n, always=active.all(dim=1), never=~active.any(dim=1), records=records, noise=1e-15,
         generator=torch.Generator().manual_seed(0),
-    )
+    )  # fmt: skip
     return {tuple(row) for row in found.tolist()}, active
 
 
@@ -52,12 +47,7 @@ def test_units_without_dispute_give_one_pattern():
     rows = torch.eye(4, dtype=torch.float64)
     always = torch.tensor([True, True, False, False])
     found = activity_patterns(
-        rows * always[:, None],
-        rows * ~always[:, None],
-        always=always,
-        never=~always,
-        records=2,
-        noise=1e-15,
-        generator=torch.Generator(),
-    )
+        rows * always[:, None], rows * ~always[:, None], always=always, never=~always, records=2,
+        noise=1e-15, generator=torch.Generator(),
+    )  # fmt: skip
     assert found.tolist() == [always.tolist()]

@@ -437,6 +437,25 @@ def test_a_record_before_one_output_is_exact(target):
 
 
 @pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda z, _: nn.functional.softplus(z).mean() - z[:, 1].mean(),
+        lambda z, _: nn.functional.mse_loss(z, torch.tensor([[0.3, 1.0, 0.0], [2.0, 0.0, 0.5]])),
+        lambda z, y: _ENTROPY(z, y, label_smoothing=0.1),
+        lambda z, _: (z[:, 0] - torch.tensor([0.3, 2.0])).square().mean(),
+    ],
+)
+def test_a_batch_is_exact_under_a_loss_of_no_label(loss):
+    torch.manual_seed(0)
+    found = attack(_under(loss, mine("wide"), 2), model="my_model:wide")
+    assert (found.stage, found.labels) == (["certified"] * 2, [-1, -1])
+    assert _ANOTHER in found.notes[-1]
+    inputs = load_file("found/reconstruction.safetensors")["inputs"]
+    assert torch.cdist(inputs.flatten(1), batch(2)[0].flatten(1)).amin(dim=1).max() < 1e-4
+
+
+@pytest.mark.usefixtures("bare", "quick")
 @pytest.mark.parametrize("size", [1, 2])
 def test_where_every_batch_has_one_direction_nothing_is_proven(size):
     torch.manual_seed(0)
@@ -516,6 +535,17 @@ def test_a_mask_over_a_binary_record_is_not_a_saturated_network():
     made = {n: g * (g.abs() >= least) for n, g in sent.items()}
     path = write({**named("gradient", made), **parameters(model)}, input_shape="1,8,8")
     assert attack(path, model="my_model:sigmoid", classes=2).stage != ["censored"]
+
+
+@pytest.mark.usefixtures("bare")
+def test_numbers_that_were_cut_are_compared_as_they_were_cut():
+    model = mine("trained")
+    sent = {n: g.clamp(-0.02, 0.02) for n, g in gradients(model).items()}
+    found = attack(write({**named("gradient", sent), **parameters(model)}), model="my_model:build")
+    assert any("taken as cut there" in note for note in found.notes)
+    assert not any("do not sum to 0" in note for note in found.notes)
+    off = (load_file("found/reconstruction.safetensors")["inputs"] - batch()[0]).abs().max()
+    assert off < 0.01
 
 
 @pytest.mark.usefixtures("bare", "quick")

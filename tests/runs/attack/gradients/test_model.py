@@ -82,6 +82,12 @@ def twice(input_shape, classes):
     return nn.Sequential(nn.Flatten(), *layers)
 
 
+def frozen(input_shape, classes):
+    model = drawn(input_shape, classes)
+    model[1].requires_grad_(False)
+    return model
+
+
 class Detached(nn.Linear):
     def forward(self, x):
         return super().forward(x.detach().flatten(1))
@@ -327,6 +333,19 @@ def test_a_function_that_draws_its_weights_is_refused():
     said = refused(alone(mine("drawn")), "my_networks:drawn")
     assert "draws new weights whenever it is built" in said
     assert "--weights" in said
+
+
+def test_what_is_frozen_is_a_buffer_unless_it_has_a_gradient():
+    model = mine("frozen")
+    whole = file_of(model)
+    some = {k: v for k, v in whole.tensors.items() if "gradient.1" not in k}
+    found = posed(TensorFile(path=Path("g"), tensors=some, metadata={}), "my_networks:frozen")
+    assert [name for name, _ in found.model.named_parameters()] == ["3.weight", "3.bias"]
+    assert torch.equal(found.model.get_buffer("1.weight"), model[1].weight)
+    assert len(list(posed(whole, "my_networks:frozen").model.parameters())) == 4
+    few = {k: v for k, v in some.items() if "1.weight" not in k}
+    file = TensorFile(path=Path("g"), tensors=few, metadata={})
+    assert "draws new weights" in refused(file, "my_networks:frozen")
 
 
 def test_a_model_that_cuts_its_graph_is_refused():

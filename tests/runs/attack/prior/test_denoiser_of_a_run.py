@@ -18,13 +18,10 @@ from overhear.runs.run_file.trust import trusting
 from tests.small_run import run_text
 
 RUN = run_text(
-    "dp-dpsgd",
-    agents=4,
-    privacy={"noise_multiplier": 0.05, "delta": 0.0001},
-    training={"rounds": 1, "sampling_rate": 0.1},
-    intercept={"rounds": [1]},
+    "dp-dpsgd", agents=4, privacy={"noise_multiplier": 0.05, "delta": 0.0001},
+    training={"rounds": 1, "sampling_rate": 0.1}, intercept={"rounds": [1]},
     attack={"presets": ["posterior"], "images": 1},
-)
+)  # fmt: skip
 CODE = """
 calls = []
 NUMBER = 3
