@@ -404,7 +404,7 @@ def _result(
         parameters_from=posed.parameters_from,
         parameters=gradient.shape[1],
         open=opened,
-        held=1.0 if (of := posed.observation.shown) is None else float(of.double().mean()),
+        held=1.0 if (of := posed.observation.uncut().shown) is None else float(of.double().mean()),
         intercepts=len(gradient),
         preset=preset,
         input_shape=list(facts.input_shape),

@@ -150,8 +150,9 @@ def test_a_last_layer_that_stands_out_of_the_noise_is_read():
 @pytest.mark.parametrize("kind", ["cut", "saturated pixels", "signs", "8 bits"])
 def test_numbers_are_taken_as_cut_where_they_were_alone(kind):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, CLASSES))
-    x = torch.rand(1, 12).round() if kind == "saturated pixels" else torch.rand(1, 12)
+    model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+    model[2].weight.data *= 20.0
+    x = torch.rand(1, 64).round() if kind == "saturated pixels" else torch.rand(1, 64)
     seen = observe(
         model, flatten(model), inputs=x, targets=torch.tensor([3]), clip_norm=None, noise_std=0.0,
         generator=torch.Generator(),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from overhear.attacks.inversion.inversion import reconstruct
+from overhear.attacks.problem.labels import without_decay
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.tokens import certificate
 from overhear.attacks.tokens import reconstruct as reconstruct_module
@@ -266,6 +267,17 @@ def test_where_tokens_add_up_records_are_not_told_apart_under_any_loss(linear, m
     assert _found(seen, model, 4).decided == ("batch" if linear else "multisets")
     monkeypatch.setattr(reconstruct_module, "adds_up", lambda _: False)
     assert _found(seen, model, 4).decided == "multisets"
+
+
+def test_a_text_is_read_beside_a_decay_of_weights():
+    torch.manual_seed(11)
+    model, (x, y) = Encoder(8), drawn(2, 8)
+    seen = sent(model, x, y)
+    seen = replace(seen, gradient=seen.gradient + 0.01 * flatten(model))
+    known, [said] = without_decay(seen, model, classes=CLASSES)
+    assert said.startswith("0.01 times the parameters is taken off")
+    found = _found(known, model, 8)
+    assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
 
 
 class _OfSix(nn.Sequential):

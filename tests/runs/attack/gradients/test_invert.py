@@ -540,12 +540,14 @@ def test_a_mask_over_a_binary_record_is_not_a_saturated_network():
 @pytest.mark.usefixtures("bare")
 def test_numbers_that_were_cut_are_compared_as_they_were_cut():
     model = mine("trained")
-    sent = {n: g.clamp(-0.02, 0.02) for n, g in gradients(model).items()}
+    sent = {n: g.clamp(-0.015, 0.015) for n, g in gradients(model).items()}
     found = attack(write({**named("gradient", sent), **parameters(model)}), model="my_model:build")
     assert any("taken as cut there" in note for note in found.notes)
     assert not any("do not sum to 0" in note for note in found.notes)
     off = (load_file("found/reconstruction.safetensors")["inputs"] - batch()[0]).abs().max()
     assert off < 0.01
+    assert found.relative_residual < 1e-3
+    assert found.conclusion.startswith("A leak is possible")  # others may be cut to it
 
 
 @pytest.mark.usefixtures("bare", "quick")
