@@ -62,6 +62,28 @@ def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) 
     return name if held else None
 
 
+_ROWS = 4  # that agree in their signs, at least
+
+
+def signs_of_input(
+    seen: Observation, model: nn.Module, input_shape: Sequence[int]
+) -> Tensor | None:
+    """The signs of a record's numbers, where every row of a first layer's gradient has them.
+
+    A row of d [x, 1]^T has those of [x, 1] or the opposite ones. None where rows differ, or where
+    all signs are alike, as those of any batch are before rows of one sign.
+    """
+    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
+    if name is None or len(seen.gradient) > 1 or seen.records > 1 or seen.is_noisy:
+        return None
+    signs = joint_of(unflatten(model, seen.gradient[0]), name).sign()
+    fed = signs[:, -1] != 0
+    told = signs[fed] * signs[fed][:, -1:]
+    if len(told) < _ROWS or bool(signs[~fed].any()) or bool((told != told[0]).any()):
+        return None
+    return None if bool((told[0] == told[0, 0]).all()) else told[0, :-1].reshape(*input_shape)
+
+
 def _is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:

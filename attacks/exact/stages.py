@@ -21,7 +21,7 @@ from torch import Tensor
 from ..problem.labels import last_layer
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
-from .binary_vertices import records_at_corners
+from .binary_vertices import records_at_corners, signs_of_input
 from .censored import censored_record
 from .first_layer import (
     PICTURE,
@@ -51,6 +51,9 @@ _TRUSTED_PICTURE = 0.7  # the same of a picture, whose noise is smoothed away be
 _EXPLAINED = 1e-4  # float32 gradients leave about 1e-6; a wrong input leaves about 1
 _DETERMINED = 1e-2  # the same of a picture that the equations determine: a ReLU on its edge turns
 _ROUNDED = 5.0  # times what rounding of messages may leave
+SIGNS = "signs"
+"""The stage by the signs of a first layer's gradient, which tell no sizes."""
+
 RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
@@ -245,6 +248,26 @@ def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
     pixels = problem.box.pixels(inputs)
     inside = float((pixels - pixels.clamp(0, 1)).abs().max()) <= _ALIKE
     return _under_any_loss(problem, inputs) if inside else None
+
+
+def _signed(problem: Problem, _: torch.Generator) -> Certified | None:
+    """Which numbers of a record lie above 0, below it and at it, where signs alone are left.
+
+    Every row of the first layer's gradient d [x, 1]^T has the signs of the input, or the opposite
+    ones. A number stands in the middle of what its sign leaves of the box.
+    """
+    box, signs = problem.box, signs_of_input(problem.observation, problem.model, problem.shape)
+    if signs is None:
+        return None
+    sides = signs.to(box.span)
+    low, high = box.low.expand_as(sides), (box.low + box.span).expand_as(sides)
+    least, most = torch.where(sides > 0, low.clamp_min(0), low), high
+    most = torch.where(sides < 0, high.clamp_max(0), most)
+    found = torch.where(sides == 0, 0.0, (least + most) / 2)[None]
+    if not bool((least < most)[sides != 0].all()) or not bool(found.isfinite().all()):
+        return None
+    loss = OtherLoss(left=None, factors=None, labelled=False, signs=True)
+    return Certified(found, _label(problem, found), loss)
 
 
 def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
@@ -453,5 +476,6 @@ STAGES = (
     Stage(name="censored", solve=_censored, alone=True),
     Stage(name="certified", solve=_separated, several=True, whole=False),
     Stage(name="one direction", solve=_alike, proves=Proof.NOTHING),  # several have one, too
+    Stage(name=SIGNS, solve=_signed, proves=Proof.NOTHING, whole=False),
 )
 """In the order in which they are tried, until one finds something."""

@@ -11,7 +11,7 @@ NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was 
 NO_BETTER = "estimate, no better than the blind guess"
 NEARER = "estimate, nearer than the blind guess"
 _GUESSES = ("prior", NOT_IDENTIFIED)  # stages at which nothing in the messages told
-_SEARCHED = ("optimisation", "denoiser", "posterior", "first layer", "one direction")
+_SEARCHED = ("optimisation", "denoiser", "posterior", "first layer", "one direction", "signs")
 _TIE = 1e-4  # falling back to the prior is the blind guess up to rounding
 _NEARLY_NONE = 1e-3  # of the blind guess's error: no search comes so close by chance
 

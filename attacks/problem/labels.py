@@ -99,7 +99,9 @@ def recognised(
             "small, so these are taken as left out and not as 0"
         )
     cut = every.abs() == every.abs().max()
-    if any(_is_cut(part) for part in unflatten(model, cut).values()) and bool(every[~cut].any()):
+    below = every[~cut & (every != 0)].abs()  # near the largest alone, where signs are left
+    bounded = len(below) > 0 and float(below.median()) < _NEAR * float(every.abs().max())
+    if bounded and any(_is_cut(part) for part in unflatten(model, cut).values()):
         seen = replace(seen, gradient=every, cut=float(every.abs().max()), shown=None)
         said = [
             f"{float(cut.double().mean()):.0%} of the gradient's numbers are {seen.cut:.3g} or -1 "
@@ -175,6 +177,7 @@ def _is_cut(part: Tensor) -> bool:
 
 
 _FITS, _SHOWS, _MANY, _LARGE, _LEAST = 1e-3, 100.0, 20, 0.2, 0.01
+_NEAR = 0.9  # of the largest number: one that was not cut
 _DECAYED = 16 * torch.finfo(torch.float32).eps  # of the decay, that rounding leaves
 
 

@@ -331,16 +331,24 @@ class OtherLoss:
         factors: of the declared loss, one for each record; None where it is no multiple of that.
         labelled: whether its derivative in the logits shows the labels.
         open: how many numbers of a record were left out with the gradient's, and their bound.
+        signs: whether signs of the gradient alone tell of the record.
     """
 
     left: float | None
     factors: tuple[float, ...] | None
     labelled: bool
     open: tuple[int, float] = (0, 0.0)
+    signs: bool = False
 
     @property
     def words(self) -> str:
         """The same in a sentence."""
+        if self.signs:
+            return (
+                "the signs of the first layer's gradient tell which numbers of the record lie "
+                "above 0, below it and at it, as the network is fed; each is shown in the middle "
+                "of what is left of its range"
+            )
         if self.open[0]:
             return (
                 f"the record is exact by the first layer, but for {self.open[0]} numbers of which "

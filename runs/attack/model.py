@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from ...attacks.exact.binary_vertices import signs_of_input
 from ...attacks.exact.first_layer import least_records
 from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
@@ -316,7 +317,9 @@ def build_problem(
     notes += said
     if table is None:
         kept = observation.uncut()
-        if (least := least_records(kept, network, facts.input_shape)) > facts.records:
+        least = least_records(kept, network, facts.input_shape)
+        signed = signs_of_input(observation, network, facts.input_shape)
+        if least > facts.records and signed is None:
             raise InputError(
                 f"records={facts.records} makes no gradient of rank {least} in a first linear "
                 f"layer, unless its numbers were cut one by one: it adds up at least {least} "

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from pathlib import Path
 
-from ...attacks.exact.stages import RANK_ONE, count_proven
+from ...attacks.exact.stages import RANK_ONE, SIGNS, count_proven
 from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
@@ -23,8 +23,9 @@ def _not_shown(found: GradientAttack, why: str) -> str:
     if found.noise_std:
         return f"No leak shown: {why}; another attack may succeed."
     return (
-        f"Undecided: {why}. Without noise a gradient may hold more than this attack reads, which "
-        "examines no signs and, of text, no parts (top-k); another attack may succeed."
+        f"Undecided: {why}. Without noise a gradient may hold more than this attack finds, which "
+        "reads signs of one record alone and, of text, no parts (top-k); another attack may "
+        "succeed."
     )
 
 
@@ -53,6 +54,12 @@ def conclusion(found: GradientAttack) -> str:
         if RANK_ONE in found.stage:
             some += ", or a multiple of it where weight and bias were scaled apart,"
         return f"A leak is shown: {some} can be had from the gradient by algebra.{rest}"
+    if SIGNS in found.stage:
+        return (
+            "A leak is likely: the signs of the gradient tell on which side of 0 each number of "
+            "the record lies, and no size. Several records might make them too; only the truth can "
+            "tell."
+        )
     some = "the record" if records == 1 else f"{supported} of {records} records"
     if found.residual_of_noise:
         return (

@@ -79,6 +79,13 @@ def _momentum(seed: int) -> WORLD:
     return replace(problem, observation=replace(seen, gradient=seen.gradient + again)), x
 
 
+def _signed(seed: int) -> WORLD:
+    x = torch.rand(1, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    problem, _ = _world(_mlp(12, 3), (8,), 3, seed=seed, image=x * (x > 0.5))
+    seen = problem.observation
+    return replace(problem, observation=replace(seen, gradient=seen.gradient.sign())), x * (x > 0.5)
+
+
 def _imprinted(seed: int) -> WORLD:
     seen, sent, x, _ = seen_by(_picture_mlp(), 2, clip_norm=None, seed=seed)
     model, box = (
@@ -117,6 +124,9 @@ WORLDS: dict[str, Callable[[int], WORLD]] = {
         nn.Linear(8, 1), (8,), 1, seed=seed, loss=lambda z, _: (z - 3).square().sum()
     ),
 }
+
+
+WORLDS["signs"] = _signed
 
 
 def _noise(problem: Problem, seed: int) -> Tensor:

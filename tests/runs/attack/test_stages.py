@@ -33,7 +33,7 @@ def test_a_stage_is_the_same_to_whoever_tells_of_it(stage):
     for left in (1e-5, 0.9):  # a certificate of its own does not ask what the gradient's norm says
         said = after(stage=[stage, stage], relative_residual=left)
         assert ("can be had from the gradient by algebra" in said) is proven
-        assert ("Another batch" in said) is (not proven and left < 0.1)
+        assert ("Another batch" in said) is (not proven and left < 0.1 and stage != "signs")
     assert stays(stage) is proven
     # What algebra gives is rebuilt; an estimate is so only where it is nearer than the guess.
     words = what_was_found(stage, 0.0, 0.0)
@@ -52,7 +52,7 @@ def test_what_is_no_better_than_the_blind_guess_is_never_called_rebuilt():
 
 def test_an_average_under_noise_and_what_several_records_make_prove_nothing():
     unproven = [name for name, proves in PROVES.items() if proves is Proof.NOTHING]
-    assert unproven == ["first layer", "one direction"]
+    assert unproven == ["first layer", "one direction", "signs"]
 
 
 @pytest.mark.parametrize("stage", PROVES)

@@ -527,6 +527,19 @@ def test_of_one_layer_alone_neither_signs_nor_a_row_are_a_record(step):
 
 
 @pytest.mark.usefixtures("bare", "quick")
+@pytest.mark.parametrize("small", [1e-8, 1e-3])
+def test_signs_tell_on_which_side_of_0_a_number_lies(small):
+    """As of Adam's first step, whose gradient has a rank above 1 where numbers are small."""
+    model, x = mine("trained"), batch()[0] * (batch()[0] > 0.5)
+    sent = {n: g / (g.abs() + small) for n, g in gradients(model, inputs=x).items()}
+    path = write({**named("gradient", sent), **parameters(model)})
+    found = attack(path, model="my_model:build")
+    assert found.stage == ["signs"]
+    assert found.conclusion.startswith("A leak is likely: the signs")
+    assert torch.equal(load_file("found/reconstruction.safetensors")["inputs"], 0.5 * (x > 0))
+
+
+@pytest.mark.usefixtures("bare", "quick")
 def test_a_mask_over_a_binary_record_is_not_a_saturated_network():
     model = mine("sigmoid")
     sent = gradients(model, inputs=(batch(shape=(1, 8, 8))[0] < 0.3).float())
