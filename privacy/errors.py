@@ -26,13 +26,7 @@ from .plain_text import plain_sentence
 
 
 class InputError(ValueError):
-    """Something that the user gave cannot be used; it says which value, which bound, which remedy.
-
-    >>> raise InputError("sampling_rate=1.3 must lie in [0, 1]")
-    Traceback (most recent call last):
-        ...
-    overhear...InputError: sampling_rate=1.3 must lie in [0, 1]
-    """
+    """Something that the user gave cannot be used; it says which value, which bound, which remedy."""
 
     def __init__(self, *words: object) -> None:
         super().__init__(*(plain_sentence(of) if isinstance(of, str) else of for of in words))

@@ -49,11 +49,6 @@ def plain_sentence(text: str) -> str:
     r"""A sentence, or one that lists others below it, each on a line of its own behind two blanks.
 
     Another end of a line was in what somebody named, where it would begin a sentence of ours.
-
-    >>> print(plain_sentence("run.toml has 2 problems:\n  a\nerror: none\n  b"))
-    run.toml has 2 problems:
-      a\nerror: none
-      b
     """
     return text if _is_shown(text) else _LISTED.join(map(_line, text.split(_LISTED)))
 

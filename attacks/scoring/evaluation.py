@@ -145,11 +145,6 @@ def spectral_sentence(
     Args:
         spectra: of `detectability`.
         false_positive_rate: the one they were made with.
-
-    >>> quiet = LayerSpectrum(layer="fc", shape=(10, 65), largest=1.0, edge=1.5, above=())
-    >>> print(spectral_sentence([quiet]))
-    Not detectable spectrally: in none of 1 layers does the gradient stand out of the noise \
-(strongest: 'fc', at 0.67 of the edge; FPR at most 0.001). An attack may still succeed.
     """
     if not spectra:
         return "Not examined spectrally: the network has no linear or convolutional layer."

@@ -36,11 +36,6 @@ class Convention:
             each channel.
         data_range: L of PSNR = 10 log10(L^2 / MSE), and of SSIM's constants (.01 L)^2, (.03 L)^2;
             None for the range of each true image (of the scale, where an image has none).
-
-    >>> import torch
-    >>> black, dark = torch.zeros(1, 8, 8), torch.full((1, 8, 8), 0.1)
-    >>> round(mse(black, dark, convention=DPDL), 4)  # 4 x .01
-    0.04
     """
 
     low: float | tuple[float, ...] = 0.0

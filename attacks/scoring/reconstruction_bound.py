@@ -223,11 +223,6 @@ def count_rebuilt(errors: Sequence[float], *, threshold: float, batch: int = 1) 
         errors: MSE of each image, batch after batch.
         threshold: largest MSE of a rebuilt image.
         batch: how many images were planted at once; the last batch may hold fewer.
-
-    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015)
-    2
-    >>> count_rebuilt([0.01, 0.015, 0.2], threshold=0.015, batch=2)
-    1
     """
     return sum(error <= threshold for error in errors[::batch])
 

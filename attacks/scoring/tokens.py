@@ -48,11 +48,6 @@ def score_tokens(
         tokens: (B, L) rebuilt ones, -1 where one is not known.
         found: tokens that are known to be in the batch, beside those.
         ordered: whether the rebuilt tokens stand at places; else none is right at its place.
-
-    >>> truth = torch.tensor([[1, 2, 3], [1, 5, 6]])
-    >>> scores = score_tokens(truth, torch.tensor([[1, 6, 5], [1, 2, -1]]), found=[3, 9])
-    >>> scores.placed, scores.multiset, scores.whole, scores.present, scores.false
-    (0.5, 1.0, 0, 1.0, 1)
     """
     equal = (truth[:, None] == tokens[None]).sum(dim=2)  # (B, B)
     rows, columns = linear_sum_assignment(-equal.numpy())

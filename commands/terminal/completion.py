@@ -14,13 +14,7 @@ _ADVERSARIES = ("eavesdropper", "neighbour", "all-others", "final-models", "sing
 
 
 def overrides(incomplete: str) -> list[str]:
-    """Of `--set table.key=value`.
-
-    >>> overrides("graph.name=d")
-    ['graph.name=directed-ring', 'graph.name=directed-exponential']
-    >>> overrides("privacy.adv")
-    ['privacy.advantage=', 'privacy.adversary=', 'privacy.adversaries=']
-    """
+    """Of `--set table.key=value`."""
     return _completed(incomplete, several=False)
 
 

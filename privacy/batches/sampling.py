@@ -282,11 +282,6 @@ def epoch_events(rounds: Sequence[EpochRound], epoch: int, *, replaced: bool) ->
 
     Raises:
         ValueError: rounds that differ in how the unit takes part, of which none is the dearest.
-
-    >>> of = [EpochRound(2.0, Reach.SUM, 1, 5), EpochRound(1.0, Reach.SUM, 6, 5)]
-    >>> found = epoch_events(of, 4, replaced=False)
-    >>> {event.noise_multiplier: count for event, count in found.items()}
-    {2.0: 1, 1.0: 2}
     """
     found: dict[Event, int] = {}
     # Rounds that differ in how a record takes part have no dearest one among them.
@@ -470,11 +465,6 @@ def drawing_of_cohort(draws: Draws, *, agents: int, known: int = 0) -> Drawing |
 
     Raises:
         ValueError: a cohort of no whole number of agents.
-
-    >>> drawn = Draws((), 0.01, "fixed")
-    >>> seen = drawing_of_cohort(drawn, agents=100), drawing_of_cohort(drawn, agents=100, known=50)
-    >>> [one.rate for one in seen if one]
-    [0.01, 0.02]
     """
     if draws.scheme == Scheme.POISSON:
         return None

@@ -142,11 +142,6 @@ def pair_exposure(
         ratio: r.
         knowing: sets of agents that know their own noise and the secrets of their links; the
             largest figure of these and of an outsider counts.
-
-    >>> round(pair_exposure(np.ones((3, 3)), ratio=2.0), 6)
-    0.428571
-    >>> pair_exposure(np.ones((3, 3)), ratio=2.0, knowing=[frozenset({1, 2})])
-    1.0
     """
     R = decor_covariance(weights, local_variance=1.0, pair_variance=ratio)
     found = [float(victim_information(R).max())]

@@ -312,11 +312,6 @@ def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
     Args:
         gram: K, (T, T), positive definite.
         bands: p, at most T.
-
-    >>> from overhear.privacy.noise.over_time import grams
-    >>> plain = grams([1.0], rounds=50)[0]
-    >>> best_filter_of(plain, bands=2).coefficients.round(4).tolist()
-    [0.8158, 0.5783]
     """
     from scipy.linalg import solve_triangular, toeplitz
 
@@ -412,13 +407,7 @@ def lower_bound(
 
 
 def one_precision_bound(modes: Modes, *, rounds: int, period: int) -> float:
-    """What noise costs at least that all agents make alike over time, per agent and round.
-
-    >>> from overhear.privacy.noise.over_time import modes_of
-    >>> modes = modes_of([[0.75, 0.25], [0.25, 0.75]])
-    >>> round(one_precision_bound(modes, rounds=6, period=6), 4)
-    1.1676
-    """
+    """What noise costs at least that all agents make alike over time, per agent and round."""
     if rounds > _MOST_SUMMED:
         return 0.0
     uses, short = -(-rounds // period), min(_DENSE, rounds)
