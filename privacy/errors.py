@@ -26,7 +26,7 @@ from .plain_text import plain_sentence
 
 
 class InputError(ValueError):
-    """Something that the user gave cannot be used; it says which value, which bound, which remedy."""
+    """What the user gave cannot be used; it says which value, which bound, which remedy."""
 
     def __init__(self, *words: object) -> None:
         super().__init__(*(plain_sentence(of) if isinstance(of, str) else of for of in words))

@@ -162,12 +162,7 @@ def shares_alone(traces: AlgorithmTrace, *, victim: int, agent: int | None) -> l
 
 
 def distances(graph: Graph, victim: int) -> list[int | None]:
-    """Hops that a message of the victim takes to each agent; None where it never arrives.
-
-    >>> from overhear.training import build_graph
-    >>> distances(build_graph("ring", 6), 0)
-    [0, 1, 2, 3, 2, 1]
-    """
+    """Hops that a message of the victim takes to each agent; None where it never arrives."""
     found: list[int | None] = [None] * graph.agents
     reached, hops = {victim}, 0
     while reached:
@@ -246,12 +241,7 @@ class LinearModel:
 
 
 def step_limit(model: LinearModel) -> float:
-    """The largest learning rate at which every agent's step is 1-Lipschitz: 2 B / (n beta).
-
-    >>> step_limit(LinearModel(network="linear", loss="cross-entropy", outputs=2, feature_norm=1.0,
-    ...     most_records=100, batch_size=5.0))
-    0.1
-    """
+    """The largest learning rate at which every agent's step is 1-Lipschitz: 2 B / (n beta)."""
     return 2.0 * model.batch_size / ((model.most_records or math.inf) * model.curvature)
 
 

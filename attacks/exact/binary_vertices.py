@@ -47,7 +47,8 @@ def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> 
     for name, module in model.named_modules():
         if next(module.parameters(recurse=False), None) is None:
             continue
-        if not isinstance(module, nn.Linear) or module.bias is None:
+        own = dict(module.named_parameters(recurse=False))
+        if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
             return None
         return name if _is_fed_raw(model, module, flat, input_shape) else None
     return None

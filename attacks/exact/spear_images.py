@@ -85,7 +85,13 @@ def find_relu_layers(
     (first, one), (second, two) = own[:2]
     if not (isinstance(one, nn.Linear) and isinstance(two, nn.Linear)):
         return None
-    if one.bias is None or one.in_features != count or two.in_features != one.out_features:
+    if not {"weight", "bias"} <= set(dict(one.named_parameters(recurse=False))):
+        return None
+    if (
+        "weight" not in dict(two.named_parameters(recurse=False))
+        or one.in_features != count
+        or two.in_features != one.out_features
+    ):
         return None
     # Probes show that the input is fed to the first layer, and its ReLU to the second.
     values = unflatten(model, flat)

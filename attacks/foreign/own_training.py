@@ -441,11 +441,6 @@ def losses_of(model: Any, records: Sequence[Any], *, loss: Loss | None = None) -
     Raises:
         ValueError: a loss of another shape, or one that is not a number.
         TypeError: what is asked is no module.
-
-    >>> model = nn.Linear(2, 3)
-    >>> records = [(torch.zeros(2), 1), (torch.ones(2), 2)]
-    >>> losses_of(model, records).shape
-    (2,)
     """
     if hasattr(model, "fit"):
         return _losses_of_estimator(model, records)

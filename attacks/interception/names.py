@@ -43,11 +43,6 @@ def what_was_found(stage: str, error: float, blind: float, threshold: float = 0.
         error: of it.
         blind: error of the blind guess.
         threshold: error at which a record counts as rebuilt.
-
-    >>> what_was_found("exact", 1e-9, 0.06), what_was_found("posterior", 0.07, 0.06)
-    ('rebuilt: exact', 'estimate, no better than the blind guess')
-    >>> what_was_found("posterior", 0.05, 0.06), what_was_found("prior, approximate", 0.06, 0.06)
-    ('estimate, nearer than the blind guess (posterior)', 'blind guess, approximate')
     """
     if not stage:
         return ""
@@ -67,11 +62,6 @@ def found_in_all(each: Sequence[str], error: float, blind: float) -> str:
         each: what was found of each, as `what_was_found` says it.
         error: mean.
         blind: mean, of the blind guess.
-
-    >>> found_in_all(["rebuilt: exact", "blind guess"], 0.03, 0.06)
-    '1 of 2 rebuilt'
-    >>> found_in_all([f"{NEARER} (posterior)", NO_BETTER], 0.06, 0.06)
-    'estimate, no better than the blind guess'
     """
     rebuilt = sum(one.startswith("rebuilt") for one in each)
     if rebuilt:

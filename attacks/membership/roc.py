@@ -47,11 +47,6 @@ def recognised(attack: str, auc: float, error: float) -> str:
         attack: its name, as a subject.
         auc: probability that it scores a member above a non-member.
         error: its standard error.
-
-    >>> recognised("LiRA", 0.617, 0.031)[45:]
-    'LiRA picks that one 62 times in 100 (56 to 68), and guessing 50 times'
-    >>> recognised("LiRA", 0.51, 0.03)[45:]
-    'LiRA picks that one 51 times in 100 (45 to 57), which is no more than guessing'
     """
     low, high = max(0.0, auc - 1.96 * error), min(1.0, auc + 1.96 * error)
     told = "and guessing 50 times" if low > 0.5 else "which is no more than guessing"

@@ -73,11 +73,6 @@ def lira_online(target: Array, references: Array, included: Coins) -> Array:
 
     Raises:
         ValueError: shapes that differ, or a record that is in all references or in none.
-
-    >>> included = np.array([[True], [False], [True], [False]])
-    >>> references = np.array([[3.0], [0.0], [5.0], [2.0]])
-    >>> lira_online(np.array([2.5]), references, included)  # halfway between 4 and 1
-    array([0.])
     """
     _check(target, references, included)
     inside, outside = _spread(references, included), _spread(references, ~included)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +102,8 @@ def recognised(
     cut = every.abs() == every.abs().max()
     below = every[~cut & (every != 0)].abs()  # near the largest alone, where signs are left
     bounded = len(below) > 0 and float(below.median()) < _NEAR * float(every.abs().max())
-    if bounded and any(_is_cut(part) for part in unflatten(model, cut).values()):
+    where = unflatten(model, cut)
+    if bounded and any(_is_cut(where[name], part) for name, part in parts.items()):
         seen = replace(seen, gradient=every, cut=float(every.abs().max()), shown=None)
         said = [
             f"{float(cut.double().mean()):.0%} of the gradient's numbers are {seen.cut:.3g} or -1 "
@@ -126,21 +128,21 @@ def _decayed(
     seen: Observation, model: nn.Module, *, classes: int
 ) -> tuple[Observation, float] | None:
     """The gradient without a multiple of the parameters, and that multiple."""
-    last = last_layer(seen, model, classes=classes)
-    if last is None or classes < 2 or seen.clip_norm is not None or seen.points.shape[1] != 1:
+    if seen.clip_norm is not None or seen.points.shape[1] != 1:
         return None
     points = seen.points[:, 0, : seen.gradient.shape[1]]
-    at = last_layer(replace(seen, gradient=points), model, classes=classes)
-    assert at is not None  # noqa: S101 # of the same network
-    sums, of = (layer.weight.double().sum(dim=1).flatten() for layer in (last, at))
-    factor = float(sums @ of / (of @ of).clamp_min(1e-300))
-    unit = rounding_of(last.weight) * float(last.weight.norm())
-    if float((sums - factor * of).norm()) > max(_FITS * float(sums.norm()), unit):
-        return None
-    if float(sums.norm()) <= _SHOWS * max(unit, 1e-7 * float(last.weight.double().norm())):
+    last, at = (
+        last_layer(replace(seen, gradient=of), model, classes=classes)
+        for of in (seen.gradient, points)
+    )
+    pairs = zip(*(unflatten(model, of).values() for of in (seen.gradient, points)), strict=True)
+    factor = next((found for found in starmap(_common, pairs) if found is not None), None)
+    if factor is None and last is not None and at is not None and classes > 1:
+        factor = _of_sums(last.weight.double(), at.weight.double())
+    if factor is None:
         return None
     parts = {name: torch.full_like(p, factor) for name, p in model.named_parameters()}
-    if last.bias is not None and at.bias is not None:
+    if last is not None and at is not None and last.bias is not None and at.bias is not None:
         off, whole = last.bias.double().sum(), at.bias.double().sum()
         if abs(float(off - factor * whole)) > abs(float(off)):  # of weights alone
             parts = {n: p if p.ndim > 1 else torch.zeros_like(p) for n, p in parts.items()}
@@ -150,6 +152,29 @@ def _decayed(
     if float(rest.norm()) <= _FITS * float(seen.gradient.norm()):
         return None
     return replace(seen, gradient=rest if seen.shown is None else rest * seen.shown), factor
+
+
+def _common(gradient: Tensor, points: Tensor) -> float | None:
+    """The factor that most numbers of a tensor have, as of tokens that no record holds."""
+    told = (points != 0) & (gradient != 0)
+    ratios = gradient.double()[told] / points.double()[told]
+    if len(ratios) < _MANY:
+        return None
+    middle = ratios.median()
+    like = ratios[(ratios - middle).abs() <= _ALIKE * middle.abs()]
+    return float(like.median()) if 2 * len(like) > len(ratios) else None
+
+
+def _of_sums(last: Tensor, at: Tensor) -> float | None:
+    """The factor of a last layer's weights (K, C, features), by their sums over the classes."""
+    sums, of = last.sum(dim=1).flatten(), at.sum(dim=1).flatten()
+    if len(of) < _FEATURES:  # so few numbers are some multiple
+        return None
+    factor = float(sums @ of / (of @ of).clamp_min(1e-300))
+    unit = rounding_of(last) * float(last.norm())
+    if float((sums - factor * of).norm()) > max(_FITS * float(sums.norm()), unit):
+        return None
+    return factor if float(sums.norm()) > _SHOWS * max(unit, 1e-7 * float(last.norm())) else None
 
 
 def _is_sparse(part: Tensor, *, left: float) -> bool:
@@ -167,17 +192,21 @@ def _is_sparse(part: Tensor, *, left: float) -> bool:
     return bool(beside.any()) and least > max(_LARGE * float(sizes.median()), step)
 
 
-def _is_cut(part: Tensor) -> bool:
+def _is_cut(where: Tensor, part: Tensor) -> bool:
     """Whether numbers of a matrix were cut, of which (K, ...) says where the largest is met.
 
-    A pixel of 1 meets it again in the same columns of every row.
+    A pixel of 1 meets it again in the same columns of every row; few bits leave few other numbers.
     """
-    rows = part[0].flatten(1) if part.ndim > 2 else part[:0]
-    return int(rows.sum()) >= _MANY and len(rows[rows.any(dim=1)].unique(dim=0)) > 1
+    rows = where[0].flatten(1) if where.ndim > 2 else where[:0]
+    if int(rows.sum()) < _MANY or len(part[~where].abs().unique()) < _MANY:
+        return False
+    return len(rows[rows.any(dim=1)].unique(dim=0)) > 1
 
 
 _FITS, _SHOWS, _MANY, _LARGE, _LEAST = 1e-3, 100.0, 20, 0.2, 0.01
 _NEAR = 0.9  # of the largest number: one that was not cut
+_ALIKE = 1e-5  # of a factor
+_FEATURES = 3
 _DECAYED = 16 * torch.finfo(torch.float32).eps  # of the decay, that rounding leaves
 
 

@@ -336,11 +336,6 @@ def sent_gradient(
 
     Returns:
         (D,) gradient.
-
-    >>> model, x, y = nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0])
-    >>> sent = sent_gradient(model, torch.zeros(6), inputs=x, targets=y, of=Sent(clip_norm=None))
-    >>> [round(value, 2) for value in sent.tolist()]
-    [-0.5, -0.5, 0.5, 0.5, -0.5, 0.5]
     """
     every, task, clip_norm = points if points.ndim == 2 else points[None], of.task, of.clip_norm
 

@@ -522,22 +522,6 @@ def sees_far(network: Network) -> bool:
     return bool((moved | ~torch.ones_like(moved).triu()).all())
 
 
-def adds_up(network: Network) -> bool:
-    """Whether a token moves the logits by the same whatever stands beside it, as behind a sum.
-
-    Records may then be exchanged for sums and differences of records under any loss.
-    """
-    words = [v for v in range(network.table.vocabulary) if v != network.table.padding]
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.tensor(words)[torch.randint(len(words), (2, network.length), generator=draw)]
-    rows = rows.repeat(2, 1)
-    rows[:2, 0], rows[2:, 0] = words[0], words[-1]
-    with torch.no_grad(), twice_differentiable():
-        logits = functional_call(network.model, dict(network.values), (rows,)).flatten(1)
-    moved = logits[:2] - logits[2:]
-    return torch.allclose(moved[0], moved[1], rtol=1e-9, atol=1e-12)
-
-
 def position_rows(network: Network) -> tuple[str, int, float] | None:
     """Parameter, first row and factor of the learned positions, told by a gradient at a probe."""
     table, length = network.table, network.length

@@ -20,7 +20,7 @@ gradients of every record under every label,
 
 Non-negative least squares give w, which says how often a record is in the batch too. Where the mean
 is clipped and not each record, the sum is free, and so it is where the loss is a multiple of the
-declared one. Of any other loss of the logits z a batch's gradient lies in the span of all dz_c/dw.
+declared one. Of any other loss of the logits z a record's gradient lies in the span of its dz_c/dw.
 
 Shape letters: B records, U different ones, C classes, D parameters, L positions.
 """
@@ -288,8 +288,7 @@ _COLUMNS = 512  # records times classes that are solved for at once
 _SPLIT = 256  # records whose logits are computed at once
 _FOLLOWING = 8  # tokens that are tried after a record
 _STEP = 1e-5  # of the parameters' norm, along which logits are compared
-_FREE = 64  # logits of a batch whose derivatives are fitted, under any loss
-_AT_ONCE = 2**26  # numbers of these
+_FREE = 2**26  # numbers of the derivatives of a record's logits, which are fitted under any loss
 _SPANNED = 1e-10  # of the largest singular value
 
 
@@ -419,7 +418,7 @@ class Explainer:
             with twice_differentiable():
                 logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
             rows = [torch.autograd.grad(z, flat, retain_graph=True)[0] for z in logits[0]]
-            if len(self.held) * len(rows[0]) > _AT_ONCE:
+            if len(self.held) * len(rows[0]) > _FREE:
                 self.held.clear()
             self.held[key] = torch.stack(rows)
         return self.held[key]
@@ -459,12 +458,11 @@ class Explainer:
         """
         if not records:
             return None
-        if self.loss == ANY:
-            seen, count = self.observation, len(records) * self.classes
-            few = count <= _FREE and count * seen.gradient.numel() <= _AT_ONCE
-            if self.follows or not few or len(records) != seen.records or len(seen.gradient) > 1:
+        if self.loss == ANY:  # of several records, sums of theirs might send the same
+            seen, few = self.observation, self.classes * self.observation.gradient.numel() <= _FREE
+            if self.follows or not few or seen.records > 1 or len(seen.gradient) > 1:
                 return None
-            tokens, unknown = torch.stack(list(records)), torch.full((seen.records,), UNKNOWN)
+            tokens, unknown = records[0][None], torch.full((1,), UNKNOWN)
             return Batch(tokens=tokens, labels=unknown, residual=self.residual(tokens, unknown))
         likely = zip(records, self._likely(records), strict=True)
         columns = [(record, label) for record, labels in likely for label in labels]

@@ -29,7 +29,7 @@ from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
 from ..problem.observation import HOST, Observation, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
-from .candidates import Candidates, adds_up, candidates_of, sees_far
+from .candidates import Candidates, candidates_of, sees_far
 from .certificate import (
     ANY,
     PRIOR,
@@ -54,7 +54,7 @@ _FILLED = (
 _NEXT = "the model predicts tokens: the label of a record is the token that follows it"
 _OTHER_LOSS = {
     SCALED: (
-        "the gradient is a multiple of that of the declared loss, as of a sum in place of a mean",
+        "the gradient is a multiple of that of the declared loss, as under a factor or of a sum",
     ),
     ANY: (
         "what is found is so under any loss of the outputs; the declared one does not explain it",
@@ -291,17 +291,17 @@ def _exact(
     )
     if network.follows and not sees_far(network):  # texts exchange what follows on a token
         certificate = replace(certificate, order=False, membership=seen.records == 1)
-    if explainer.loss == ANY and seen.records > 1 and adds_up(network):
-        certificate = replace(certificate, membership=False)
     if not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
+    open_label = explainer.loss == SCALED and classes == 2 and labels is None
     notes += (_NEXT,) if network.follows else ()
     notes += _OTHER_LOSS.get(explainer.loss, ())
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
     return TokenReconstruction(
         tokens=tokens,
-        labels=batch.labels,
+        # Of two classes every derivative that sums to 0 is a multiple of one of a label.
+        labels=batch.labels.clamp(max=UNKNOWN) if open_label else batch.labels,
         found=tuple(batch.tokens.unique().tolist()),
         decided=decided,
         stage=(TOKENS,) * seen.records,

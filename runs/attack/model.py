@@ -13,10 +13,9 @@ Shape letters: K intercepts, D parameters.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +33,13 @@ from ...attacks.tokens.layers import Table, probe_tokens, token_table
 from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.tensor_file import TensorFile
-from ...training.models.parameters import build_model, flatten, unflatten
+from ...training.models.parameters import (
+    build_model,
+    flatten,
+    frozen_as_buffers,
+    retyped,
+    unflatten,
+)
 from .batch import BatchFacts
 from .layouts import CONVERT, Layout, whole_model, with_kinds
 from .prior_records import read_tensors
@@ -255,7 +260,7 @@ def build_problem(
     network, classes, (gradients, points, stored, notes, missing) = _fitting(file, facts, model)
     if facts.labels is not None and not all(0 <= label < classes for label in facts.labels):
         raise InputError(f"labels={facts.labels} must lie in 0 to {classes - 1}")
-    network = network.to(gradients.dtype)
+    network = retyped(network, gradients.dtype)
     # Parameters come from the file, from weights, or from the model function.
     origin, notes, given = FROM_FILE, [*notes], set(stored)
     if stored:
@@ -280,9 +285,10 @@ def build_problem(
             notes, given = notes + layout.notes, given | set(held.tensors)
         points = flatten(network).to(gradients.dtype).expand(len(gradients), -1)
     given |= {name for name, _ in network.named_parameters() if origin != FROM_MODEL}
-    if not {name for name, _ in _values(network)} <= given:
+    if not set(_values(network)) <= given:
         again = _build(model, facts, classes=classes, seed=1)
-        _check_trained(network, _with_frozen_as_buffers(again, file), model, given)
+        again = retyped(_with_frozen_as_buffers(again, file), gradients.dtype)
+        _check_trained(network, again, model, facts, given=given)
     # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
     table = token_table(network, facts.input_shape)
@@ -385,18 +391,14 @@ def _build(name: str, facts: BatchFacts, *, classes: int, seed: int = 0) -> nn.M
 
 def _with_frozen_as_buffers(network: nn.Module, file: TensorFile) -> nn.Module:
     """The network, of which those parameters are left that are trained or have a gradient."""
-    sent = set[str]()
-    for key, tensor in with_kinds(file.tensors).items():
+    held, sent = with_kinds(file.tensors), set[str]()
+    for key, tensor in held.items():
         named = _KEY.fullmatch(key)
         if (named is None or named[2] == "gradient") and bool(tensor.any()):
             sent.add(key if named is None else named[3])
-    of = dict(network.named_parameters(remove_duplicate=False))
-    for name in [n for n, p in of.items() if not p.requires_grad and n not in sent]:
-        owner, _, leaf = name.rpartition(".")
-        layer = network.get_submodule(owner)
-        delattr(layer, leaf)
-        layer.register_buffer(leaf, of[name].detach())
-    return network
+    trained = sum(p.requires_grad for p in network.parameters())
+    whole = all(key.isdecimal() for key in held) and len(held) != trained  # a list of all
+    return network if whole else frozen_as_buffers(network, sent)
 
 
 def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = False) -> None:
@@ -460,17 +462,26 @@ def _statistics(network: nn.Module) -> list[str]:
     return [name for name, _ in network.named_buffers() if name.endswith(ends)]
 
 
-def _values(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def _values(network: nn.Module) -> dict[str, Tensor]:
     """What a network computes with, by name."""
-    return itertools.chain(network.named_parameters(), network.named_buffers())
+    return dict(network.named_parameters()) | dict(network.named_buffers())
 
 
-def _check_trained(network: nn.Module, again: nn.Module, name: str, given: set[str]) -> None:
-    """Refuse values that are drawn anew at every call: no gradient was taken at them."""
-    rebuilt = dict(_values(again))
-    for key, value in _values(network):
-        if key in given or torch.equal(value.to(rebuilt[key]), rebuilt[key]):
-            continue
+def _check_trained(
+    network: nn.Module, again: nn.Module, name: str, facts: BatchFacts, *, given: set[str]
+) -> None:
+    """Refuse values that are drawn anew at every call, and not known: they move the outputs."""
+    rebuilt, same = _values(again), True
+    with torch.no_grad():
+        for key, value in _values(network).items():
+            if key in given:
+                rebuilt[key].copy_(value)
+            same &= torch.equal(value.nan_to_num(), rebuilt[key].nan_to_num())
+        if not same:
+            with torch.random.fork_rng(devices=[]):
+                probe = probe_tokens(network, facts.input_shape)
+            same = torch.equal(network(probe).nan_to_num(), again(probe).nan_to_num())
+    if not same:
         raise InputError(
             f"model {name!r} draws new weights whenever it is built, so they are not those that "
             "the gradient was taken at; save them as `parameter.NAME` beside the gradients, give "

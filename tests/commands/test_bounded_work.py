@@ -184,15 +184,10 @@ def said(tmp_path_factory):
     calls["invert of a fifo"] = ["invert", "fifo", "--model=mlp", "--out=out"]
     calls["plan of a fifo"] = ["plan", "fifo"]
     done = subprocess.run(
-        [sys.executable, "-c", EACH],
-        input=json.dumps(list(calls.values())),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=folder,
+        [sys.executable, "-c", EACH], input=json.dumps(list(calls.values())), check=True,
+        capture_output=True, text=True, timeout=500, cwd=folder,
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "1000"},
-    )
+    )  # fmt: skip
     assert not (folder / "out").exists()
     return dict(zip(calls, map(json.loads, done.stdout.splitlines()), strict=True))
 

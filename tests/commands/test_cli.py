@@ -195,13 +195,9 @@ def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra):
     os.close(reader)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "overhear", *asked],
-            stdout=writer,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+            [sys.executable, "-m", "overhear", *asked], stdout=writer, stderr=subprocess.PIPE,
+            text=True, check=False, timeout=60,
+        )  # fmt: skip
     finally:
         os.close(writer)
     assert (done.returncode, done.stderr) == (cli.UNREAD, "")

@@ -160,11 +160,8 @@ def test_a_command_line_that_cannot_be_loaded_says_what_is_missing(package, tmp_
     command = "budget --epsilon 3 --rounds 3 --sampling-rate .1 --delta 1e-5"
     code = ABSENT.format(package=package, command=command)
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
     assert f'needs {package}, which is not installed: pip install "{package}>=' in done.stderr

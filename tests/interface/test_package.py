@@ -77,12 +77,9 @@ def test_the_version_is_that_of_the_package():
 
 def test_the_package_runs_as_a_module():
     done = subprocess.run(
-        [sys.executable, "-m", "overhear", "--version"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "80"},
-    )
+        [sys.executable, "-m", "overhear", "--version"], capture_output=True, text=True,
+        check=True, env={**os.environ, "COLUMNS": "80"},
+    )  # fmt: skip
     assert done.stdout == f"overhear {overhear.__version__}\n"
 
 

@@ -506,14 +506,9 @@ def refused(tmp_path_factory):
         bomb(path)
         asked.append((str(path), read))
     done = subprocess.run(
-        [sys.executable, "-c", READ],
-        input=json.dumps(asked),
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+        [sys.executable, "-c", READ], input=json.dumps(asked), check=True, capture_output=True,
+        text=True, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     return dict(zip(BOMBS, map(json.loads, done.stdout.splitlines()), strict=True))
 
 

@@ -233,12 +233,9 @@ def test_a_line_of_4_gigabytes_takes_little_memory(at_start, tmp_path):
     with path.open("r+b") as file:
         file.truncate(4 << 30)  # a hole: nothing is on the disk
     done = subprocess.run(
-        [sys.executable, "-c", SPARSE, str(path)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", SPARSE, str(path)], check=True, capture_output=True, text=True,
         timeout=60,
-    )
+    )  # fmt: skip
     said, megabytes = done.stdout.splitlines()
     assert "is longer than" in said
     assert int(megabytes) < 100

@@ -99,11 +99,9 @@ def started(
 ) -> Engine:
     """A run at its start."""
     engine = Engine(
-        setting(graph, rate=rate, min_max=bound.blocks == 2),
-        bound,
-        randomness=randomness or SecretRandomness(5),
-        taps=taps,
-    )
+        setting(graph, rate=rate, min_max=bound.blocks == 2), bound,
+        randomness=randomness or SecretRandomness(5), taps=taps,
+    )  # fmt: skip
     engine.start()
     return engine
 
@@ -162,11 +160,9 @@ def check_rows(
     record = [one for one, count in traces.rounds for _ in range(count)][_LOOKED_AT - 1]
     transcript = Transcript()
     engine = Engine(
-        of or setting(graph, min_max=bound.blocks == 2),
-        bound,
-        randomness=SecretRandomness(5),
+        of or setting(graph, min_max=bound.blocks == 2), bound, randomness=SecretRandomness(5),
         taps=[watched(transcript)],
-    )
+    )  # fmt: skip
     engine.start()
     for _ in range(_LOOKED_AT):
         before, recorded = engine.snapshot(), Recorded()

@@ -526,10 +526,6 @@ def strong_window(sequence: GraphSequence) -> int:
 
     The sequence begins again after its last graph, and so do rounds in a row. 1 is the least: each
     graph joins everybody by itself.
-
-    >>> from overhear.training.graphs.topologies import directed_exponential
-    >>> strong_window(directed_exponential(8)), strong_window(directed_exponential(2))
-    (3, 1)
     """
     links = [graph.weights != 0 for graph in sequence.graphs]
     low, high = 1, len(links)  # all of them together join everybody

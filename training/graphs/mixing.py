@@ -67,10 +67,6 @@ def mixing_weights(
 
     Raises:
         ValueError: If the scheme is unknown or uniform weights would not be doubly stochastic.
-
-    >>> path = np.array([[0, 1, 0], [0, 0, 1], [0, 0, 0]], dtype=bool)
-    >>> mixing_weights("path", path, scheme="metropolis").round(3).tolist()
-    [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
     """
     check_scheme(scheme)
     links = adjacency | adjacency.T

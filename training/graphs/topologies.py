@@ -265,10 +265,6 @@ def erdos_renyi(
 
     Raises:
         ValueError: If edge_probability is outside [0, 1] or the drawn graph is not connected.
-
-    >>> graph = erdos_renyi(20, 0.3, seed=1)
-    >>> int(graph.degrees.sum() - 20) // 2  # links; 57 are expected
-    58
     """
     _check_agents_topologies("erdos-renyi", agents, least=1)
     within("edge_probability", edge_probability, "[0, 1]")
@@ -307,10 +303,6 @@ def directed_exponential(agents: int, *, weights: WeightScheme = "metropolis") -
     Args:
         agents: A; the period is floor(log2(A - 1)) + 1.
         weights: "metropolis" or "uniform": with one receiver both give 1/2.
-
-    >>> graph = directed_exponential(6)
-    >>> [graph.at(k).neighbours(0) for k in (1, 2, 3, 4)]
-    [(0, 5), (0, 4), (0, 2), (0, 5)]
     """
     period = (agents - 1).bit_length()
     _check_agents_topologies("directed-exponential", agents, least=2, graphs=max(period, 1))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -161,6 +161,43 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
                 f"layer {name!r} ({kind}) has no per-example gradient in torch's own form; use "
                 f"opacus.layers.DP{kind}, which takes the same weights"
             )
+
+
+def frozen_as_buffers(network: nn.Module, kept: Collection[str]) -> nn.Module:
+    """The network, of which those parameters are left that are trained or to be kept.
+
+    Layers of torch are frozen whole or not at all, and a tensor under all of its names. Where
+    nothing would be left, all is.
+    """
+    of = dict(network.named_parameters(remove_duplicate=False))
+    held = {id(of[name]) for name in kept if name in of}
+    held |= {id(p) for p in of.values() if p.requires_grad}
+    for layer in network.modules():
+        own = {id(p) for p in layer.parameters(recurse=False)}
+        several = isinstance(layer, nn.ParameterList | nn.ParameterDict)
+        if own & held and type(layer).__module__.startswith("torch.nn.") and not several:
+            held |= own
+    frozen = [name for name, p in of.items() if id(p) not in held]
+    if len(frozen) == len(of):
+        return network
+    buffers = {id(of[name]): of[name].detach() for name in frozen}
+    for name in frozen:
+        owner, _, leaf = name.rpartition(".")
+        layer = network.get_submodule(owner)
+        delattr(layer, leaf)
+        layer.register_buffer(leaf, buffers[id(of[name])])
+    return network
+
+
+def retyped(network: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """The network in a type, in which buffers that are one tensor stay one."""
+    names = dict(network.named_buffers(remove_duplicate=False))
+    first = {id(tensor): name for name, tensor in reversed(names.items())}
+    network = network.to(dtype)
+    for name, tensor in names.items():
+        owner, _, leaf = name.rpartition(".")
+        setattr(network.get_submodule(owner), leaf, network.get_buffer(first[id(tensor)]))
+    return network
 
 
 def copied(model: nn.Module) -> nn.Module:

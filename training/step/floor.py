@@ -35,12 +35,7 @@ class Beside(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """All of a round: for each name the worst that some row asks for.
-
-    >>> floor = Floor((Beside("state x", 2.0, 0.1),))
-    >>> round(floor.mu_lost({"state x": 1000.0}, eps=2.0**-23), 4)
-    0.0024
-    """
+    """All of a round: for each name the worst that some row asks for."""
 
     parts: tuple[Beside, ...] = ()
 

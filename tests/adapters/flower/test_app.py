@@ -23,13 +23,9 @@ pytestmark = pytest.mark.slow
 def simulated(folder, *more):
     return subprocess.run(
         [sys.executable, str(ROOT / "examples/flower/app.py"), str(folder), *more],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        cwd=folder.parent,
+        capture_output=True, text=True, timeout=300, check=False, cwd=folder.parent,
         env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"},
-    )
+    )  # fmt: skip
 
 
 def server_epsilon(folder):

@@ -78,12 +78,9 @@ def test_ordinary_records_keep_their_gradients():
 def test_a_blank_record_is_drawn_and_adds_nothing():
     net = _network()
     planted = PlantedGradients(
-        CanaryTask(net, directions=_directions()),
-        clip_norm=CLIP,
-        generator=np.random.default_rng(3),
-        device=CPU,
-        dtype=torch.float64,
-    )
+        CanaryTask(net, directions=_directions()), clip_norm=CLIP,
+        generator=np.random.default_rng(3), device=CPU, dtype=torch.float64,
+    )  # fmt: skip
     inputs, labels = torch.randn(4, 4, dtype=torch.float64), torch.tensor([0, 1, 1, 0])
     point = torch.randn(1, 23, dtype=torch.float64)
     blank = [(inputs, coded(labels, torch.tensor([0, -1 - 3, 0, -1])))]

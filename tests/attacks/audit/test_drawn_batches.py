@@ -56,12 +56,9 @@ def _game(scheme: str, *, rounds: int = 6, noise: float = contract.NOISE, **how)
 def _claim(event: Event, rounds: int, adjacency: str = "zero-out") -> Proven:
     claim = Claim(rounds={event: rounds}, adjacency=adjacency)
     return Proven(
-        name="eavesdropper",
-        epsilon=epsilon(claim, DELTA),
-        statement=Statement(delta=DELTA, adjacency=adjacency),
-        status=Status.PROVEN,
-        claim=claim,
-    )
+        name="eavesdropper", epsilon=epsilon(claim, DELTA),
+        statement=Statement(delta=DELTA, adjacency=adjacency), status=Status.PROVEN, claim=claim,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("scheme", ["shuffled", "cyclic"])
@@ -102,12 +99,9 @@ def test_where_a_canary_stands_does_not_depend_on_its_coin(scheme):
     game, places = _game(scheme), []
     for codes in ([1, 3, -3, 8], [-1, 4, 5, -4]):
         shards = with_codes_in_place(
-            game.setting.shards,
-            {2: torch.tensor(codes)},
-            sampler=game.setting.sampler,
-            rounds=6,
+            game.setting.shards, {2: torch.tensor(codes)}, sampler=game.setting.sampler, rounds=6,
             generator=np.random.default_rng(5),
-        )
+        )  # fmt: skip
         found = [uncoded(held.targets)[1] for held in shards]
         assert [int((of != 0).sum()) for of in found] == [0, 0, 4, 0, 0]
         assert [held.size for held in shards] == [RECORDS] * 5

@@ -42,12 +42,9 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
     dimension = 23 if base.task is None else base.task.dimensions[0]
     ways = Directions(count, dimension, generator=np.random.default_rng(1))
     gradients = PlantedGradients(
-        CanaryTask(objective, directions=ways),
-        clip_norm=contract.CLIP,
-        generator=np.random.default_rng(2),
-        device=base.device,
-        dtype=base.dtype,
-    )
+        CanaryTask(objective, directions=ways), clip_norm=contract.CLIP,
+        generator=np.random.default_rng(2), device=base.device, dtype=base.dtype,
+    )  # fmt: skip
     codes = dict.fromkeys(range(len(base.shards)), torch.arange(count) * 2 + 1)
     shards = with_codes_behind(base.shards, codes)
     traces = trace(

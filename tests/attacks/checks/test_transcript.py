@@ -50,12 +50,9 @@ def checked(
     for _ in range(1 + again):
         transcript = Transcript(rounds, agents=agents)
         engine = Engine(
-            made,
-            bound,
-            randomness=SecretRandomness(root),
-            taps=[transcript],
+            made, bound, randomness=SecretRandomness(root), taps=[transcript],
             scripts=traces.scripts,
-        )
+        )  # fmt: skip
         for number in range(1, ROUNDS + 1):
             engine.advance()
             if not kept:

@@ -267,14 +267,9 @@ def played(*, rate: float, together: int = 5, adversary: str = "neighbour:0") ->
     one = trial("dsgd", graph=grid(5, columns=5), round=1, together=together)
     setting = replace(one.setting, sampling_rate=1.0)
     one = replace(
-        one,
-        victim=2,
-        model_owner=1,
-        setting=setting,
-        learning_rate=rate,
-        batch_size=9.0,
+        one, victim=2, model_owner=1, setting=setting, learning_rate=rate, batch_size=9.0,
         adversary=adversary,
-    )
+    )  # fmt: skip
     return replay(one, planted())
 
 
@@ -332,12 +327,9 @@ def test_what_own_gradients_would_have_left_is_of_the_size_of_what_others_left()
     assert seen is not None
     assert seen.drift is not None
     each = replace(
-        seen,
-        points=seen.drift.points[:, None],
-        gradient=seen.gradient.expand(5, -1),
-        covariance=torch.zeros(5, 5),
-        drift=None,
-    )
+        seen, points=seen.drift.points[:, None], gradient=seen.gradient.expand(5, -1),
+        covariance=torch.zeros(5, 5), drift=None,
+    )  # fmt: skip
     of_victim = torch.tensor(seen.drift.shares).double() @ shown(of.trial, each, planted())
     left = float((seen.gradient[0] - of_victim).norm())
     samples = seen.drift.others.norm(dim=1)

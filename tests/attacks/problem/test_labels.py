@@ -2,17 +2,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from overhear.attacks.problem.labels import (
     likeliest_label,
     recognised,
     recover_labels,
     stands_out,
+    without_decay,
 )
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.training.data.load import load_dataset
-from overhear.training.models.parameters import build_model, flatten
+from overhear.training.models.parameters import build_model, flatten, unflatten
 
 CLASSES = 10
 
@@ -147,7 +148,25 @@ def test_a_last_layer_that_stands_out_of_the_noise_is_read():
     assert not stands_out(_observe([3], noise_std=1.0)[1], model, classes=CLASSES)
 
 
-@pytest.mark.parametrize("kind", ["cut", "saturated pixels", "signs", "8 bits"])
+def _ternary(g: Tensor, model: nn.Module) -> Tensor:
+    """Signs of each tensor's larger half, in a size of its own."""
+    parts = [p.flatten() for p in unflatten(model, g[0]).values()]
+    return torch.cat([p.sign() * (p.abs() > p.abs().median()) * p.abs().max() for p in parts])[None]
+
+
+def test_a_last_layer_of_few_features_shows_no_decay():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1), nn.Linear(1, CLASSES))
+    z = model(torch.rand(2, 8))
+    made = torch.autograd.grad((z - 1).square().mean(), list(model.parameters()))
+    g = torch.cat([part.flatten() for part in made])
+    seen = Observation.single(
+        gradient=g, model=flatten(model).detach(), noise_std=0.0, clip_norm=None, records=2
+    )
+    assert without_decay(seen, model, classes=CLASSES)[1] == []
+
+
+@pytest.mark.parametrize("kind", ["cut", "saturated pixels", "signs", "8 bits", "ternary"])
 def test_numbers_are_taken_as_cut_where_they_were_alone(kind):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, CLASSES))
@@ -159,9 +178,12 @@ def test_numbers_are_taken_as_cut_where_they_were_alone(kind):
     )  # fmt: skip
     g, bound = seen.gradient, float(seen.gradient.abs().quantile(0.8))
     step = float(g.abs().max()) / 127
-    g = {"cut": g.clamp(-bound, bound), "signs": g.sign(), "8 bits": (g / step).round() * step}.get(
-        kind, g
-    )
+    g = {
+        "cut": g.clamp(-bound, bound),
+        "signs": g.sign(),
+        "8 bits": (g / step).round() * step,
+        "ternary": _ternary(g, model),
+    }.get(kind, g)
     known, said = recognised(replace(seen, gradient=g), model, classes=CLASSES)
     assert (known.cut is not None, any("taken as cut" in one for one in said)) == (
         (kind == "cut"),

@@ -19,12 +19,9 @@ def _network() -> nn.Module:
 
 def _seen(gradient: Tensor, *, noise_std: float) -> Observation:
     return Observation.single(
-        gradient=gradient,
-        model=torch.zeros_like(gradient),
-        noise_std=noise_std,
-        clip_norm=1.0,
+        gradient=gradient, model=torch.zeros_like(gradient), noise_std=noise_std, clip_norm=1.0,
         records=1,
-    )
+    )  # fmt: skip
 
 
 def _noise(count: int, *, seed: int) -> Tensor:

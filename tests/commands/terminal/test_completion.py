@@ -20,12 +20,9 @@ def completed(shell: str, *words: str) -> str:
         "COMP_CWORD": str(len(words)),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "overhear"],
-        env=environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-m", "overhear"], env=environment, capture_output=True, text=True,
         check=True,
-    )
+    )  # fmt: skip
     assert done.stderr == ""
     return done.stdout
 

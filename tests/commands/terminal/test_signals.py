@@ -77,11 +77,7 @@ def test_a_signal_while_the_command_line_loads_stops_it(tmp_path, program, numbe
     (tmp_path / "typer.py").write_text(loaded, encoding="utf-8")  # of the first to be loaded
     paths = os.pathsep.join([str(tmp_path), *sys.path])
     ended = subprocess.run(
-        [sys.executable, "-m", program, "budget"],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        [sys.executable, "-m", program, "budget"], env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert (ended.returncode, ended.stderr) == (128 + number, NOTHING)

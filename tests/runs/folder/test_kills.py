@@ -16,12 +16,9 @@ KILLS = Path(__file__).resolve().parents[3] / "benchmarks" / "kills.py"
 def test_every_release_of_a_killed_run_is_accounted_for():
     # In a process of its own with one thread: it forks.
     done = subprocess.run(
-        [sys.executable, KILLS, "--kills", "5"],
-        check=False,
-        capture_output=True,
-        text=True,
+        [sys.executable, KILLS, "--kills", "5"], check=False, capture_output=True, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     counts = {what: int(count) for what, count in re.findall(r"\| (.+?) \| (\d+) \|", done.stdout)}
     assert counts["kills"] == 5

@@ -132,11 +132,9 @@ def guess_on_the_connection() -> None:
 
 def test_who_is_connected_and_does_not_know_the_secret_ends_the_run(run_file, tmp_path):
     ended = started_by_hand(
-        [command(run_file, tmp_path / "out")] * 2,
-        tmp_path,
-        changes=[unchanged, guess_on_the_connection],
-        variables={SECRET: "a" * 32},
-    )
+        [command(run_file, tmp_path / "out")] * 2, tmp_path,
+        changes=[unchanged, guess_on_the_connection], variables={SECRET: "a" * 32},
+    )  # fmt: skip
     assert ended.codes == [2, 2], ended.said
     assert len(ended.errors) == 1, ended.said
     assert "does not know the secret of the ranks" in ended.errors[0]
@@ -195,11 +193,9 @@ def lie() -> None:
 def test_what_no_rank_has_signed_ends_all_before_they_connect(run_file, tmp_path, changes):
     """Another secret, and a stranger at the store, by whom none ends as if it had finished."""
     ended = started_by_hand(
-        [command(run_file, tmp_path / "out")] * 2,
-        tmp_path,
-        changes=changes,
+        [command(run_file, tmp_path / "out")] * 2, tmp_path, changes=changes,
         variables={SECRET: "a" * 32},
-    )
+    )  # fmt: skip
     assert 0 not in ended.codes, ended.said
     assert "what no rank of this run has written" in "".join(ended.errors)
     assert "Traceback" not in "".join(ended.said)

@@ -83,12 +83,10 @@ def trained(
     """One rank on each host, each with its own change, variables and run file."""
     files = [run_file, second or run_file]
     ended = started_by_hand(
-        [command(path, folder / "out", "--rank-timeout=5") for path in files],
-        folder,
+        [command(path, folder / "out", "--rank-timeout=5") for path in files], folder,
         changes=[partial(be_on, *of) for of in zip(hosts, changes, variables, strict=True)],
-        agent=False,
-        variables={"MASTER_ADDR": FIRST, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
-    )
+        agent=False, variables={"MASTER_ADDR": FIRST, "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+    )  # fmt: skip
     # The library, which was loaded before it was told to be quiet, misses a name of the address.
     lines = [[x for x in said.splitlines() if not x.startswith("[W")] for said in ended.said]
     return Ended(ended.codes, ["\n".join(of) for of in lines])

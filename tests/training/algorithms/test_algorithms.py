@@ -52,11 +52,9 @@ def engine(
         noise_std=noise_std, graph=graph, rounds=200, records=9, **NUMBERS,
     )  # fmt: skip
     return Engine(
-        setting(graph, rate=rate, min_max=algorithm.blocks == 2),
-        bound,
-        randomness=SecretRandomness(root),
-        taps=list(taps),
-    )
+        setting(graph, rate=rate, min_max=algorithm.blocks == 2), bound,
+        randomness=SecretRandomness(root), taps=list(taps),
+    )  # fmt: skip
 
 
 def run(started: Engine, rounds: int = 4) -> torch.Tensor:

@@ -100,13 +100,10 @@ def test_the_projection_meets_its_optimality_conditions(case):
 def test_the_projection_is_what_a_generic_solver_finds(case):
     g, rows = _cases()[case]
     found = minimize(
-        lambda p: 0.5 * (p - g) @ (p - g),
-        np.zeros_like(g),
-        jac=lambda p: p - g,
+        lambda p: 0.5 * (p - g) @ (p - g), np.zeros_like(g), jac=lambda p: p - g,
         constraints={"type": "ineq", "fun": lambda p: rows @ p, "jac": lambda _: rows},
-        method="SLSQP",
-        options={"ftol": 1e-14, "maxiter": 500},
-    )
+        method="SLSQP", options={"ftol": 1e-14, "maxiter": 500},
+    )  # fmt: skip
     p = project(torch.tensor(g), torch.tensor(rows)).numpy()
     np.testing.assert_allclose(p, found.x, atol=1e-5)
 

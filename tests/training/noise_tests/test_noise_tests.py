@@ -37,13 +37,9 @@ def wide(graph, *, dtype=torch.float32) -> Setting:
         for _ in range(graph.agents)
     ]
     return Setting(
-        graph=graph,
-        model=nn.Linear(64, 10),
-        shards=shards,
-        sampling_rate=0.5,
-        device=torch.device("cpu"),
-        dtype=dtype,
-    )
+        graph=graph, model=nn.Linear(64, 10), shards=shards, sampling_rate=0.5,
+        device=torch.device("cpu"), dtype=dtype,
+    )  # fmt: skip
 
 
 def train(

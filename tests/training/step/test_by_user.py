@@ -102,12 +102,9 @@ def test_of_records_that_are_drawn_on_their_own_any_brings_the_user_in(cap, adja
     )
     assert found.epsilon == pytest.approx(expected, rel=1e-6)
     apart = stated(
-        step_of("record", "record"),
-        unit="user",
-        records_per_person=cap,
-        adjacency=adjacency,
+        step_of("record", "record"), unit="user", records_per_person=cap, adjacency=adjacency,
         rounds=100,
-    )
+    )  # fmt: skip
     assert found.epsilon <= apart.epsilon * (1 + 1e-9)
 
 

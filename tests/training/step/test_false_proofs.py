@@ -87,12 +87,9 @@ def tried(init, step, *, rounds=ROUNDS) -> Outcome:
     except REFUSALS as error:
         return Outcome(None, error, heard, 0)
     engine = Engine(
-        setting(GRAPH),
-        Bound(init, step),
-        randomness=SecretRandomness(7),
-        taps=[lambda message: heard.append(message.kind)],
-        scripts=found.scripts,
-    )
+        setting(GRAPH), Bound(init, step), randomness=SecretRandomness(7),
+        taps=[lambda message: heard.append(message.kind)], scripts=found.scripts,
+    )  # fmt: skip
     try:
         for _ in range(rounds):
             engine.advance()

@@ -38,13 +38,9 @@ def engine(*, agents=6, noise=0.0, clip=1.0, root=3, rate=0.4, **settings):
         for n in range(agents)  # the first one holds nothing
     ]
     setting = Setting(
-        graph=build_graph("server", agents),
-        model=net,
-        shards=shards,
-        sampling_rate=rate,
-        device=torch.device("cpu"),
-        dtype=torch.float64,
-    )
+        graph=build_graph("server", agents), model=net, shards=shards, sampling_rate=rate,
+        device=torch.device("cpu"), dtype=torch.float64,
+    )  # fmt: skip
     bound = bind(
         FEDAVG, FEDAVG.settings(**settings), learning_rate=0.3, clip_norm=clip, noise_std=noise,
         batch_size=2.0, graph=setting.graph, rounds=50,

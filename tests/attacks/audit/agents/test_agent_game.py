@@ -113,12 +113,10 @@ def signed(found) -> np.ndarray:
 def proven(mu: float, *, rate: float = 1.0, rounds: int = 2, adjacency="zero-out") -> Proven:
     claim = Claim(rounds={Event(1.0 / mu, poisson(rate)): rounds}, adjacency=adjacency)
     return Proven(
-        name="eavesdropper",
-        epsilon=epsilon(claim, DELTA),
-        statement=Statement(delta=DELTA, adjacency=adjacency, unit="agent"),
-        status=Status.PROVEN,
+        name="eavesdropper", epsilon=epsilon(claim, DELTA),
+        statement=Statement(delta=DELTA, adjacency=adjacency, unit="agent"), status=Status.PROVEN,
         claim=claim,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("algorithm", [SUMMED, BENT])

@@ -62,12 +62,9 @@ def measured(game, *, mu, seed=0, confidence=0.95):
     """What an audit against a claim of mu over the whole run says, and its checks that failed."""
     (name,), checks = game.adversaries, []
     claim = Proven(
-        name=name,
-        epsilon=epsilon_from_mu(mu, 1e-5),
-        statement=Statement(delta=1e-5),
-        status=Status.PROVEN,
-        claim=Claim(rounds={(1.0 / mu, 1.0): 1}),
-    )
+        name=name, epsilon=epsilon_from_mu(mu, 1e-5), statement=Statement(delta=1e-5),
+        status=Status.PROVEN, claim=Claim(rounds={(1.0 / mu, 1.0): 1}),
+    )  # fmt: skip
     (found,) = audit(game, [claim], seed=seed, confidence=confidence, checks=checks)
     return found, {one.name for one in checks if not one.passed}
 

@@ -88,6 +88,36 @@ def frozen(input_shape, classes):
     return model
 
 
+def half(input_shape, classes):
+    model = trained(input_shape, classes)
+    model[1].weight.requires_grad_(False)
+    return model
+
+
+def unused(input_shape, classes):
+    model = trained(input_shape, classes)
+    model.register_buffer("cache", torch.randn(3), persistent=False)
+    model.register_buffer("nothing", torch.tensor(float("nan")))
+    return model
+
+
+class Shared(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.a, self.b, self.head = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, classes)
+        self.b.weight = self.a.weight
+        self.requires_grad_(False)
+        self.head.requires_grad_(True)
+
+    def forward(self, x):
+        return self.head(self.b(torch.relu(self.a(x.flatten(1)))))
+
+
+def shared(input_shape, classes):
+    torch.manual_seed(7)
+    return Shared(classes)
+
+
 class Detached(nn.Linear):
     def forward(self, x):
         return super().forward(x.detach().flatten(1))
@@ -346,6 +376,29 @@ def test_what_is_frozen_is_a_buffer_unless_it_has_a_gradient():
     few = {k: v for k, v in some.items() if "1.weight" not in k}
     file = TensorFile(path=Path("g"), tensors=few, metadata={})
     assert "draws new weights" in refused(file, "my_networks:frozen")
+
+
+def test_of_a_layer_frozen_by_half_nothing_is_a_buffer_and_a_cache_is_no_weight():
+    file = TensorFile(path=Path("g"), tensors=file_of(mine("half")).tensors, metadata={})
+    del file.tensors["gradient.1.weight"]
+    assert len(list(posed(file, "my_networks:half").model.parameters())) == 4
+    assert posed(alone(mine("unused")), "my_networks:unused").parameters_from == "model function"
+    every = mine("half").requires_grad_(False)
+    zeros = {k: torch.zeros_like(v) for k, v in every.named_parameters()}
+    said = refused(TensorFile(path=Path("g"), tensors=zeros, metadata={}), "my_networks:half")
+    assert "is 0" in said
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_frozen_tensor_of_two_names_stays_one(dtype):
+    model = mine("shared").to(dtype)
+    model.a.weight.data *= 2
+    sent = {k: v.to(dtype) for k, v in gradients(mine("shared")).items() if k.startswith("head")}
+    at = {f"parameter.{k}": v.detach() for k, v in model.named_parameters()}
+    tensors = {f"gradient.{k}": v for k, v in sent.items()} | at
+    found = posed(TensorFile(path=Path("g"), tensors=tensors, metadata={}), "my_networks:shared")
+    assert torch.equal(found.model.a.weight, model.a.weight)
+    assert torch.equal(found.model.b.weight, model.a.weight)
 
 
 def test_a_model_that_cuts_its_graph_is_refused():
