@@ -8,7 +8,8 @@ Shape letters: K intercepts, B records, D parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ...attacks.exact.stages import count_proven
 from ...attacks.inversion.inversion import Reconstruction, reconstruct
 from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
-from ...attacks.problem.observation import HOST, observe, sent_gradients
+from ...attacks.problem.observation import HOST, observe
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import decoded
 from ...attacks.scoring.metrics import match
@@ -32,6 +33,7 @@ from ...privacy.formats.toml_text import read_toml
 from ...training.data.columns import Declared, declared
 from ...training.data.load import TableColumn
 from ...training.data.table import columns_of
+from ...training.models.parameters import with_batch_statistics
 from ..folder import folder as run_folder
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
@@ -39,7 +41,7 @@ from .batch import BatchFacts, facts_of
 from .gallery import AS_THE_TRUTH, orders_of, save_picture, smoother
 from .gradients_schema import Defended, GradientAttack, TruthScores
 from .layouts import between, told_apart
-from .model import Posed, build_problem, doubts
+from .model import Posed, build_problem, residual_of, residual_of_noise
 from .planted import score_columns, values_of, whole_rows
 from .prior_records import (
     RecordForm,
@@ -53,7 +55,7 @@ from .request import GradientRequest
 from .scenario import means
 from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens
-from .words import conclusion
+from .words import conclusion, doubts
 
 # Rows of a table among gradients: their columns, from a run file, and what was rebuilt of each.
 
@@ -232,6 +234,9 @@ def _form(facts: BatchFacts, *, classes: int, table: GradientTable | None) -> Re
     )
 
 
+_UNEXPLAINED = 0.1
+"""Relative residual above which BatchNorm's statistics of the batch are tried."""
+
 ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
 SEARCH = "search.safetensors"
 
@@ -280,8 +285,8 @@ def attack_gradients(
     if vocabulary is not None and posed.table is None:
         raise InputError(f"{vocabulary} names tokens, but the model looks none up; leave it out")
     notes += [f"metadata {name!r} of {request.gradients} is not read" for name in unread]
-    notes += doubts(posed)
     if posed.table is not None:
+        notes += doubts(posed)
         # Tokens are rebuilt at once, and leave neither pictures nor a search to go on with.
         if request.denoiser is not None:
             raise InputError(f"denoiser={request.denoiser!r} has no effect on tokens; leave it out")
@@ -311,22 +316,23 @@ def attack_gradients(
         prior, request.denoiser, facts,
         settings=settings, truth=true_pixels, classes=classes, seed=seed, table=table,
     )  # fmt: skip
-    if facts.local_steps > 1:
-        notes.append(
-            f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
-            f"{facts.local_rate:g}, each with the whole batch"
-        )
     # The search, in a folder that is claimed now that nothing is left to refuse.
     with stop.held():
         if not interrupted:
             run_folder.claim(out)
         stop.note(f"the same command goes on from the last state of the search in {out}, if any")
-    found = _search(
-        posed, facts, known,
-        settings=settings, seed=seed, device=where, out=out, progress=progress,
-    )  # fmt: skip
+    search = functools.partial(
+        _search, facts=facts, known=known, seed=seed, device=where, out=out, progress=progress
+    )
+    posed, found = _by_batch(posed, search(posed, settings=settings), settings, search)
     # What was found, in words, tensors and pictures.
     stop.finish()
+    notes += doubts(posed)
+    if facts.local_steps > 1:
+        notes.append(
+            f"the gradients are taken for the mean of {facts.local_steps} local steps of size "
+            f"{facts.local_rate:g}, each with the whole batch"
+        )
     pixels = facts.pixels(found.inputs)
     notes += [found.reason] if found.reason else []
     notes += [] if found.loss is None else [found.loss.words]
@@ -351,8 +357,12 @@ def attack_gradients(
         result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
     tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
     result = _finished(out, result, tensors)  # whole, whatever ends the short search that follows
-    left = _defended(
-        posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
+    left = (
+        None
+        if posed.by_batch
+        else _defended(
+            posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
+        )
     )
     if left is not None:
         result = result.model_copy(update={"defended": left})
@@ -384,12 +394,12 @@ def _result(
     # What is left of the gradient, and the stage that each record stands on.
     if isinstance(found, TokenReconstruction):
         left, stage, iterations = found.residual, list(found.stage), 0
-        objective, of_noise = left, _residual_of_noise(posed)
+        objective, of_noise = left, residual_of_noise(posed)
     else:
         weighed = found.stage == "posterior"
         stage = [found.stage if held or weighed else "prior" for held in found.supported]
         objective, iterations, loss = found.objective, found.iterations, found.loss
-        (left, factor), of_noise = _residual(posed, found), _residual_of_noise(posed)
+        (left, factor), of_noise = residual_of(posed, found), residual_of_noise(posed)
         if factor is not None and loss is None:
             notes = [*notes, f"the gradient is {factor:.3g} times that of the declared loss"]
         if loss is not None:
@@ -439,12 +449,31 @@ def _whole(found: Tensor, truth: Path, facts: BatchFacts) -> Tensor:
     return found
 
 
+def _by_batch(
+    posed: Posed, found: Reconstruction, settings: Preset, search: Callable[..., Reconstruction]
+) -> tuple[Posed, Reconstruction]:
+    """What was found, or what is by BatchNorm's statistics of the batch, if that explains more.
+
+    No gradient is one record's then, so that no stage of a single one applies.
+    """
+    seen, model = posed.observation, with_batch_statistics(posed.model)
+    plain = seen.is_plain and not seen.is_noisy and seen.clip_norm is None
+    if model is None or not plain or (left := residual_of(posed, found)[0]) <= _UNEXPLAINED:
+        return posed, found
+    other = replace(posed, model=model, by_batch=True)
+    try:
+        again = search(other, settings=replace(settings, exact=False))
+    except ValueError:  # a record alone may have no statistics
+        return posed, found
+    return (other, again) if residual_of(other, again)[0] < left / 2 else (posed, found)
+
+
 def _search(
     posed: Posed,
-    facts: BatchFacts,
-    known: Known,
     *,
     settings: Preset,
+    facts: BatchFacts,
+    known: Known,
     seed: int,
     device: torch.device,
     out: Path,
@@ -453,21 +482,13 @@ def _search(
     """Rebuild the batch, going on from the state of a search that was interrupted."""
     bounds, seen = facts.bounds(), posed.observation
     return reconstruct(
-        seen,
-        posed.model,
-        preset=settings,
-        input_shape=facts.input_shape,
-        classes=posed.classes,
-        bounds=bounds,
-        generator=torch.Generator().manual_seed(seed),
+        seen, posed.model, preset=settings, input_shape=facts.input_shape, classes=posed.classes,
+        bounds=bounds, generator=torch.Generator().manual_seed(seed),
         labels=None if facts.labels is None else torch.tensor(facts.labels),
         prior_image=(bounds[0] + (bounds[1] - bounds[0]) * known.guess).to(seen.gradient.dtype),
-        candidates=known.candidates,
-        denoiser=known.denoiser,
-        progress=progress,
-        checkpoint=out / SEARCH,
-        device=device,
-    )
+        candidates=known.candidates, denoiser=known.denoiser, progress=progress,
+        checkpoint=None if posed.by_batch else out / SEARCH, device=device,
+    )  # fmt: skip
 
 
 CLIP, MULTIPLIER, DELTA, STEPS = 1.0, 1.0, 1e-5, 100
@@ -541,27 +562,6 @@ def _is_interrupted(out: Path) -> bool:
     return bool(held) and all(
         name == SEARCH or (name.startswith(SEARCH) and name.endswith(PART)) for name in held
     )
-
-
-def _residual(posed: Posed, found: Reconstruction) -> tuple[float, float | None]:
-    """||g - o|| / ||o|| of what was found, or of a multiple that explains far more, and that."""
-    seen = posed.observation
-    sent = sent_gradients(
-        seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
-    )
-    ours, theirs = sent.detach().double(), seen.gradient.double()
-    factor = float((ours * theirs).sum() / ours.square().sum().clamp_min(1e-300))
-    size = theirs.norm()
-    left, scaled = (float((f * ours - theirs).norm() / size) for f in (1.0, factor))
-    free = not seen.is_noisy and seen.clip_norm is None and seen.local_steps == 1
-    return (scaled, factor) if free and factor > 0 and scaled < left / 10 else (left, None)
-
-
-def _residual_of_noise(posed: Posed) -> float:
-    """The same of the truth under the noise, in expectation."""
-    gradient = posed.observation.gradient
-    size = float(torch.linalg.vector_norm(gradient.double()))
-    return posed.facts.noise_std * gradient.numel() ** 0.5 / size
 
 
 def _scores(truth: Tensor, pixels: Tensor, guess: Tensor, *, proven: bool) -> TruthScores:

@@ -5,8 +5,8 @@ The parameters are those of the gradient file, else of a state dict, else those 
 anew. The number of classes, where it is not given, is the one that fits the gradients.
 
 The network is taken in evaluation mode: dropout passes everything, and BatchNorm is an affine map
-per channel by its running statistics, which a state dict holds. In training mode it mixes the
-records by statistics that nobody sends.
+per channel by its running statistics, which a state dict holds. Where that explains little of a
+gradient, `invert` takes BatchNorm by the statistics of the batch.
 
 Shape letters: K intercepts, D parameters.
 """
@@ -22,11 +22,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from ...attacks.exact.binary_vertices import signs_of_input
 from ...attacks.exact.first_layer import least_records
+from ...attacks.inversion.inversion import Reconstruction
 from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, probe_tokens, token_table
@@ -216,7 +215,7 @@ def _listed(names: Sequence[str]) -> str:
 FROM_FILE, FROM_WEIGHTS, FROM_MODEL = "gradient file", "weights file", "model function"
 
 _MOST = 1e100  # of a norm, whose square is a number then
-_SLACK = 1e-3
+SLACK = 1e-3
 """What rounding to half precision may add to a norm."""
 
 
@@ -225,7 +224,8 @@ class Posed:
     """A model, what is known of the batch, its gradients, and where the parameters are from.
 
     `table` is where a model of tokens looks them up, None where records are numbers.
-    `statistics_given` says whether a file held the statistics of BatchNorm.
+    `statistics_given` says whether a file held the statistics of BatchNorm, and `by_batch` that
+    these are the batch's own, as in training mode.
     """
 
     model: nn.Module
@@ -235,6 +235,7 @@ class Posed:
     parameters_from: str
     table: Table | None = None
     statistics_given: bool = False
+    by_batch: bool = False
     notes: Sequence[str] = ()
 
 
@@ -425,9 +426,7 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
     if not buffers_alone:
         check_tensors(held, shapes, where=f"{weights.path}: ", kind="parameter")
     lacking = [
-        name
-        for name in _statistics(network)
-        if name in stored_names and name not in weights.tensors
+        name for name in statistics(network) if name in stored_names and name not in weights.tensors
     ]
     if lacking:
         raise InputError(
@@ -456,7 +455,7 @@ def _other_names(network: nn.Module) -> dict[str, str]:
     return {name: first[key] for name, key in every.items() if name != first[key]}
 
 
-def _statistics(network: nn.Module) -> list[str]:
+def statistics(network: nn.Module) -> list[str]:
     """Names of the buffers by which layers normalise in evaluation mode."""
     ends = ("running_mean", "running_var")
     return [name for name, _ in network.named_buffers() if name.endswith(ends)]
@@ -506,7 +505,7 @@ def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
         )
     if facts.clip_norm is not None:
         clip = facts.clip_norm
-        most = clip**2 * (1 + _SLACK) ** 2 + noise + spread + 10 * clip * facts.noise_std
+        most = clip**2 * (1 + SLACK) ** 2 + noise + spread + 10 * clip * facts.noise_std
         if float(energy.max()) > most:
             raise InputError(
                 f"clip_norm={clip:g} with noise_std={facts.noise_std:g} cannot make a mean "
@@ -533,68 +532,26 @@ def _probe(posed: Posed, name: str) -> None:
         ) from error
 
 
-def doubts(posed: Posed) -> list[str]:
-    """What speaks against the gradient being that of a mean cross-entropy at these parameters.
-
-    Args:
-        posed: as `build_problem` returns it.
-
-    Returns:
-        Sentences, none where nothing does.
-    """
-    # What is taken, and may have been otherwise when the gradient was made.
-    found = [*dict.fromkeys(posed.notes)]
-    if posed.parameters_from == FROM_MODEL:
-        found.append(
-            "the parameters are those that the model function returns; nothing shows that the "
-            "gradient was taken at them"
-        )
-    if held := _statistics(posed.model):
-        layer = posed.model.get_submodule(held[0].rpartition(".")[0])
-        kind = "BatchNorm" if isinstance(layer, _BatchNorm) else type(layer).__name__
-        found.append(
-            f"{kind} is taken in evaluation mode, by its running statistics; a gradient of "
-            "training mode holds statistics of the batch, which this attack does not explain"
-        )
-        if not posed.statistics_given:
-            found.append(
-                "the running statistics are those that the model function returns; --weights may "
-                "hold them"
-            )
-        points = posed.observation.points
-        if not torch.equal(points, points[:1].expand_as(points)):
-            found.append(
-                "the same running statistics are taken for all intercepts; between models that "
-                "were trained in between they differ"
-            )
-    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
-        found.append("dropout is taken as off; a gradient with random masks is not explained")
-    # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
-    shapes = [tuple(p.shape) for p in posed.model.parameters()]
-    if shapes[-1] != (posed.classes,) or posed.classes == 1 or posed.observation.cut is not None:
-        return found
-    # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
-    bias = posed.observation.gradient[:, -posed.classes :].double()
-    noise = 5 * posed.facts.noise_std
-    if float(bias.abs().max()) > 1 + _SLACK + noise:
-        found.append(
-            f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
-            "batch gives at most 1; divide a sum by the batch size"
-        )
-    others = posed.classes - posed.facts.records
-    if others > posed.classes / 2 and noise == 0 and bool(((bias < 0).sum(1) >= others).all()):
-        found.append(
-            "the gradients of the last bias have the signs of a loss that was made larger; if they "
-            "are between two models, see which is --before"
-        )
-    slack = 5 * _SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
-    if bool((bias.sum(dim=1).abs() > slack).any()):
-        found.append(
-            "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
-            "do; of another loss algebra alone finds records"
-        )
-    return found
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no message"])[0].rstrip(".")
+
+
+def residual_of(posed: Posed, found: Reconstruction) -> tuple[float, float | None]:
+    """||g - o|| / ||o|| of what was found, or of a multiple that explains far more, and that."""
+    seen = posed.observation
+    sent = sent_gradients(
+        seen, posed.model, inputs=found.inputs.to(seen.gradient), targets=found.labels
+    )
+    ours, theirs = sent.detach().double(), seen.gradient.double()
+    factor = float((ours * theirs).sum() / ours.square().sum().clamp_min(1e-300))
+    size = theirs.norm()
+    left, scaled = (float((f * ours - theirs).norm() / size) for f in (1.0, factor))
+    free = not seen.is_noisy and seen.clip_norm is None and seen.local_steps == 1
+    return (scaled, factor) if free and factor > 0 and scaled < left / 10 else (left, None)
+
+
+def residual_of_noise(posed: Posed) -> float:
+    """The same of the truth under the noise, in expectation."""
+    gradient = posed.observation.gradient
+    size = float(torch.linalg.vector_norm(gradient.double()))
+    return posed.facts.noise_std * gradient.numel() ** 0.5 / size

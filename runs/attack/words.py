@@ -6,10 +6,15 @@ import math
 from collections import Counter
 from pathlib import Path
 
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
 from ...attacks.exact.stages import RANK_ONE, SIGNS, count_proven
 from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
+from .model import FROM_MODEL, SLACK, Posed, statistics
 
 _EXPLAINED = 0.01
 """Relative residual without noise below which a candidate explains the gradient."""
@@ -265,3 +270,71 @@ def _counted(number: int, noun: str) -> str:
 
 def _decibel(value: float) -> str:
     return f"{value:.1f} dB"
+
+
+def doubts(posed: Posed) -> list[str]:
+    """What speaks against the gradient being that of a mean cross-entropy at these parameters.
+
+    Args:
+        posed: as `build_problem` returns it.
+
+    Returns:
+        Sentences, none where nothing does.
+    """
+    # What is taken, and may have been otherwise when the gradient was made.
+    found = [*dict.fromkeys(posed.notes)]
+    if posed.parameters_from == FROM_MODEL:
+        found.append(
+            "the parameters are those that the model function returns; nothing shows that the "
+            "gradient was taken at them"
+        )
+    if posed.by_batch:
+        found.append(
+            "BatchNorm is taken in training mode, by the statistics of the batch: in evaluation "
+            "mode far more of the gradient is left"
+        )
+    elif held := statistics(posed.model):
+        layer = posed.model.get_submodule(held[0].rpartition(".")[0])
+        kind = "BatchNorm" if isinstance(layer, _BatchNorm) else type(layer).__name__
+        found.append(
+            f"{kind} is taken in evaluation mode, by its running statistics; a gradient of "
+            "training mode holds statistics of the batch, which were tried too where these fail"
+        )
+        if not posed.statistics_given:
+            found.append(
+                "the running statistics are those that the model function returns; --weights may "
+                "hold them"
+            )
+        points = posed.observation.points
+        if not torch.equal(points, points[:1].expand_as(points)):
+            found.append(
+                "the same running statistics are taken for all intercepts; between models that "
+                "were trained in between they differ"
+            )
+    if any(isinstance(layer, _DropoutNd) and layer.p > 0 for layer in posed.model.modules()):
+        found.append("dropout is taken as off; a gradient with random masks is not explained")
+    # Only a last layer with a bias of one number a class shows whether the loss is what it seems.
+    shapes = [tuple(p.shape) for p in posed.model.parameters()]
+    if shapes[-1] != (posed.classes,) or posed.classes == 1 or posed.observation.cut is not None:
+        return found
+    # The last bias gets the mean of p - y: entries in [-1, 1] that sum to 0, clipped or not.
+    bias = posed.observation.gradient[:, -posed.classes :].double()
+    noise = 5 * posed.facts.noise_std
+    if float(bias.abs().max()) > 1 + SLACK + noise:
+        found.append(
+            f"the last bias has a gradient of {float(bias.abs().max()):.3g}, where a mean over the "
+            "batch gives at most 1; divide a sum by the batch size"
+        )
+    others = posed.classes - posed.facts.records
+    if others > posed.classes / 2 and noise == 0 and bool(((bias < 0).sum(1) >= others).all()):
+        found.append(
+            "the gradients of the last bias have the signs of a loss that was made larger; if they "
+            "are between two models, see which is --before"
+        )
+    slack = 5 * SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
+    if bool((bias.sum(dim=1).abs() > slack).any()):
+        found.append(
+            "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
+            "do; of another loss algebra alone finds records"
+        )
+    return found

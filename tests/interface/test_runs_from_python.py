@@ -128,11 +128,9 @@ def test_gradients_are_attacked_by_paths_as_text(tmp_path, monkeypatch):
     save_file({"pixels": x}, tmp_path / "truth.safetensors")
     monkeypatch.chdir(tmp_path)
     found = oh.attack(
-        str(tmp_path / "sent.safetensors"),
-        model="./mine.py:build",
-        truth=str(tmp_path / "truth.safetensors"),
-        out=str(tmp_path / "found"),
-    )
+        str(tmp_path / "sent.safetensors"), model="./mine.py:build",
+        truth=str(tmp_path / "truth.safetensors"), out=str(tmp_path / "found"),
+    )  # fmt: skip
     assert float(found.scores.mean.psnr) > 60
     assert found.arrays()["pixels"].shape == (1, 1, 4, 4)
     assert [(row["label"], row["supported"]) for row in found.rows] == [(1, True)]

@@ -104,10 +104,6 @@ class TensorStore:
     Args:
         inputs: (N, *shape).
         targets: (N,) or (N, K).
-
-    >>> store = TensorStore(torch.eye(3), torch.tensor([0, 1, 1]))
-    >>> store.take(torch.tensor([2, 0])).targets.tolist()
-    [1, 0]
     """
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
@@ -285,10 +281,6 @@ class SideBySide:
 
     Attributes:
         shards: the same, as parts of that tensor.
-
-    >>> one = Examples(torch.eye(2), torch.tensor([0, 1]))
-    >>> SideBySide({3: one, 5: one}).take({5: torch.tensor([1])})[5].inputs.tolist()
-    [[0.0, 1.0]]
     """
 
     def __init__(self, shards: Mapping[int, Examples]) -> None:
@@ -326,12 +318,7 @@ class SideBySide:
 
 
 def followed_by(held: Held, more: Examples) -> Held:
-    """What an agent holds with some more records behind it; nothing that is not in memory is read.
-
-    >>> one = Examples(torch.ones(1, 2), torch.tensor([1]))
-    >>> followed_by(one, one).size
-    2
-    """
+    """An agent's records with some more behind them; nothing that is not in memory is read."""
     if isinstance(held, Examples):
         return Examples(
             torch.cat([held.inputs, more.inputs.to(held.inputs)]),

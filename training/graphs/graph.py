@@ -415,10 +415,6 @@ def spectral_gap(graph: Graph) -> float:
 
     Raises:
         ValueError: the weights are not symmetric, so lambda_2 may be complex.
-
-    >>> from overhear.training import build_graph
-    >>> round(spectral_gap(build_graph("ring", 10)), 4)
-    0.1273
     """
     if not graph.has_links:
         raise InputError(f"graph {graph.name!r} has no links between agents; choose another graph")
@@ -476,10 +472,6 @@ def random_digraph(
     Raises:
         ValueError: a number out of range, all graphs together fall into pieces, or it takes more
             than `window` rounds to join everybody. No other seed is tried in its place.
-
-    >>> graph = random_digraph(10, 0.1, graphs=8, seed=1)
-    >>> len(graph.graphs), graph.sums.value, strong_window(graph)
-    (8, 'columns', 5)
     """
     name = "random-digraph"
     if agents < 2:
@@ -539,12 +531,7 @@ def strong_window(sequence: GraphSequence) -> int:
 
 
 def joined_within(graph: Topology) -> int | None:
-    """`strong_window` of graphs that take turns; None of others, and where some agents are absent.
-
-    >>> from overhear.training.graphs.topologies import ring
-    >>> joined_within(random_digraph(4, 0.9, graphs=3)), joined_within(ring(4))
-    (1, None)
-    """
+    """`strong_window` of graphs in turn; None of others, and where some agents are absent."""
     if isinstance(graph, GraphSequence) and len(graph.graphs) > 1:
         return strong_window(graph)
     return None

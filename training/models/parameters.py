@@ -200,6 +200,17 @@ def retyped(network: nn.Module, dtype: torch.dtype) -> nn.Module:
     return network
 
 
+def with_batch_statistics(model: nn.Module) -> nn.Module | None:
+    """A copy that normalises by the statistics of its batch, as in training; None without any."""
+    twin = copied(model)
+    layers = [at for at in twin.modules() if getattr(at, "running_mean", None) is not None]
+    layers = [at for at in layers if isinstance(at, nn.modules.batchnorm._NormBase)]
+    for layer in layers:
+        for name in ("running_mean", "running_var", "track_running_stats"):
+            setattr(layer, name, None)
+    return twin if layers else None
+
+
 def copied(model: nn.Module) -> nn.Module:
     """A copy whose parameters are not differentiated by themselves, as each record is given one.
 

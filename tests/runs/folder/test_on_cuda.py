@@ -79,13 +79,9 @@ def test_ranks_that_share_a_device_train_the_run_of_one(run_file, tmp_path):
     train_run(load_run_file(run_file), tmp_path / "alone")
     given = ["train", str(run_file), "--out", str(tmp_path / "spread"), "--ranks", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "overhear.commands.cli", *given],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"},
-    )
+        [sys.executable, "-m", "overhear.commands.cli", *given], check=False, capture_output=True,
+        text=True, timeout=300, env={**os.environ, "CUDA_VISIBLE_DEVICES": "0"},
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     torch.testing.assert_close(
         last(tmp_path / "spread"), last(tmp_path / "alone"), rtol=1e-4, atol=1e-5

@@ -85,13 +85,9 @@ def spread(request, run_file):
     out = run_file.parent / f"spread-{request.param}"
     given = command(run_file, out, "--ranks", str(request.param))
     done = subprocess.run(
-        [sys.executable, "-m", "overhear.commands.cli", *given],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=FAST,
-    )
+        [sys.executable, "-m", "overhear.commands.cli", *given], check=False, capture_output=True,
+        text=True, timeout=LIMIT, env=FAST,
+    )  # fmt: skip
     return out, done
 
 

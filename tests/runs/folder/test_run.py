@@ -97,12 +97,9 @@ def test_the_resolved_run_file_reads_back_as_itself(run_file, folder):
 
 def test_the_sums_hold(folder):
     done = subprocess.run(
-        ["sha256sum", "--check", "--quiet", "SHA256SUMS"],
-        check=False,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+        ["sha256sum", "--check", "--quiet", "SHA256SUMS"], check=False, cwd=folder,
+        capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout
 
 

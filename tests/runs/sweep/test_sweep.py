@@ -451,14 +451,9 @@ def test_a_cluster_of_this_machine_listens_on_loopback_alone(tmp_path, backend):
     pytest.importorskip({"dask": "distributed", "ray": "ray.util"}[backend])
     (tmp_path / "listening.py").write_text(LISTENING, encoding="utf-8")
     told = subprocess.run(
-        [sys.executable, "listening.py", backend],
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        [sys.executable, "listening.py", backend], check=False, cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert told.returncode == 0, told.stderr
     assert {one.removeprefix("::ffff:") for one in told.stdout.split()} == {"127.0.0.1"}
     assert not (tmp_path / ".ray").exists()  # the token is kept nowhere that others can read

@@ -50,6 +50,12 @@ def digits(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
+def normed(input_shape, classes):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Sigmoid(), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(96, classes))
+
+
 def sigmoid(input_shape, classes):
     torch.manual_seed(0)
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Sigmoid(), nn.Linear(16, 2))
@@ -537,6 +543,21 @@ def test_signs_tell_on_which_side_of_0_a_number_lies(small):
     assert found.stage == ["signs"]
     assert found.conclusion.startswith("A leak is likely: the signs")
     assert torch.equal(load_file("found/reconstruction.safetensors")["inputs"], 0.5 * (x > 0))
+
+
+@pytest.mark.usefixtures("bare")
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_of_training_mode_is_taken_by_the_batch(training):
+    model, (x, y) = mine("normed").train(training), batch(2)
+    loss = nn.functional.cross_entropy(model(x), y)
+    made = torch.autograd.grad(loss, list(model.parameters()))
+    sent = {n: g for (n, _), g in zip(model.named_parameters(), made, strict=True)}
+    held = {**named("gradient", sent), **parameters(model)}
+    found = attack(write(held, records="2"), model="my_model:normed", restarts=1)
+    assert any("by the statistics of the batch" in note for note in found.notes) is training
+    assert found.relative_residual < 0.01
+    inputs = load_file("found/reconstruction.safetensors")["inputs"]
+    assert torch.cdist(inputs.flatten(1), x.flatten(1)).amin(dim=1).max() < 0.2
 
 
 @pytest.mark.usefixtures("bare", "quick")
