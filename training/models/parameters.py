@@ -178,8 +178,10 @@ def frozen_as_buffers(network: nn.Module, kept: Collection[str]) -> nn.Module:
         if own & held and type(layer).__module__.startswith("torch.nn.") and not several:
             held |= own
     frozen = [name for name, p in of.items() if id(p) not in held]
-    if len(frozen) == len(of):
+    if len(frozen) in (0, len(of)):
         return network
+    network = copy.deepcopy(network)  # whoever gave it may go on with it
+    of = dict(network.named_parameters(remove_duplicate=False))
     buffers = {id(of[name]): of[name].detach() for name in frozen}
     for name in frozen:
         owner, _, leaf = name.rpartition(".")

@@ -17,7 +17,7 @@ from overhear.runs.attack.request import BatchRequest
 from overhear.runs.attack.words import doubts
 from overhear.runs.errors import STATED
 from overhear.training.engine.tensor_file import TensorFile
-from overhear.training.models.parameters import build_model, flatten, unflatten
+from overhear.training.models.parameters import build_model, flatten, frozen_as_buffers, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3
 MY_NETWORKS = """
@@ -400,6 +400,7 @@ def test_a_frozen_tensor_of_two_names_stays_one(dtype):
     found = posed(TensorFile(path=Path("g"), tensors=tensors, metadata={}), "my_networks:shared")
     assert torch.equal(found.model.a.weight, model.a.weight)
     assert torch.equal(found.model.b.weight, model.a.weight)
+    assert len(list(frozen_as_buffers(model, ()).parameters())) < len(list(model.parameters())) == 5
 
 
 def test_a_model_that_cuts_its_graph_is_refused():
