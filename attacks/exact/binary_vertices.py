@@ -497,9 +497,10 @@ def _certified(
     counts = 1 / torch.where(inverse == 0, 1e-300, inverse)
     fits = []
     for label in range(len(derivatives)):
-        count = float(counts[label].round())
-        off = abs(float(counts[label]) - count)
-        if apart[label] <= error[label] and 1 <= count <= seen.records and off <= _WHOLE * count:
+        count, allowed = float(counts[label].round()), float(error[label])
+        off = abs(float(counts[label]) / max(count, 1.0) - 1)
+        whole = 1 <= count <= seen.records and off <= min(_WHOLE, 10 * allowed)
+        if float(apart[label]) <= allowed and whole:
             fits.append((label, int(count)))
     if len(fits) != 1:
         return None

@@ -400,8 +400,12 @@ def _is_one_row(direction: Tensor, size: float, edge: float) -> bool:
 
 
 def _are_signs(found: Tensor) -> bool:
-    """Whether all numbers are near 0, 1 or -1, as of steps that keep signs alone."""
-    return float((found.abs() - found.abs().round().clamp(max=1)).abs().max()) <= _SIGNS
+    """Whether all numbers but zeros are of one size, as of steps that keep signs alone.
+
+    That size is 1 where layers have one scale for their signs.
+    """
+    sizes = found.abs() / found.abs().max().clamp_min(1e-300)
+    return float((sizes - sizes.round()).abs().max()) <= _SIGNS
 
 
 def whole_layer(problem: Problem) -> Tensor | None:
@@ -410,14 +414,6 @@ def whole_layer(problem: Problem) -> Tensor | None:
     if len(parts) == 1 and (weight := next(iter(parts.values()))).ndim == 2:
         return nn.functional.pad(weight, (0, 1))  # a bias that is not there shows nothing
     return joint_of(parts, name) if name is not None and len(parts) == 2 else None
-
-
-def may_be_made(joint: Tensor | None, inputs: Tensor) -> bool:
-    """Whether `whole_layer` is of signs, or of one row: any of rank 1 is some loss's gradient."""
-    if joint is None or len(joint) == 1:  # of one output nothing is proven
-        return False
-    left = torch.linalg.svd(joint.double(), full_matrices=False)[0]
-    return _is_one_row(left[:, 0], 1.0, _OFF) or _are_signs(inputs)
 
 
 def open_numbers(problem: Problem) -> tuple[int, float]:

@@ -30,7 +30,6 @@ from .first_layer import (
     first_linear_input,
     fitted,
     left_by_two,
-    may_be_made,
     open_numbers,
     repeated_input,
     residual,
@@ -419,7 +418,8 @@ def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, most: float) 
 def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:
     """A batch that some loss of the outputs explains, with what its derivative says of that."""
     seen, inputs = problem.observation, inputs.to(problem.box.span)
-    if seen.records == 1 and may_be_made(whole_layer(problem), inputs):
+    # Of one layer alone weight and bias may be scaled apart, which is for `_repeated` to say.
+    if seen.records == 1 and (layer := whole_layer(problem)) is not None and len(layer) > 1:
         return None
     fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
     if fit is None or not fit.left <= max(allowed, _allowed(seen)):

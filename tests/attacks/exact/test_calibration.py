@@ -379,6 +379,18 @@ def test_of_few_units_and_many_outputs_no_mixture_of_two_records_is_certified():
     assert certified >= 6
 
 
+def test_a_mean_of_two_binary_records_of_one_label_is_no_record():
+    """Of two classes both have one direction, and the mean is nearly two of itself."""
+    image = torch.rand(2, 36, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        problem, _ = _world(
+            nn.Linear(36, 2), (36,), 2, seed=seed, records=2, image=image.roll(seed, 1).round(),
+            loss=lambda z, y: nn.functional.cross_entropy(z, 0 * y),
+        )  # fmt: skip
+        assert not _answers(problem, proof=True)
+
+
 def test_every_stage_has_a_row():
     assert set(WORLDS) == {stage.name for stage in STAGES}
 

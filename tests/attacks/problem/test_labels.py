@@ -10,7 +10,7 @@ from overhear.attacks.problem.labels import (
     recover_labels,
     stands_out,
     without_decay,
-)
+)  # fmt: skip
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.training.data.load import load_dataset
 from overhear.training.models.parameters import build_model, flatten, unflatten
@@ -178,12 +178,8 @@ def test_numbers_are_taken_as_cut_where_they_were_alone(kind):
     )  # fmt: skip
     g, bound = seen.gradient, float(seen.gradient.abs().quantile(0.8))
     step = float(g.abs().max()) / 127
-    g = {
-        "cut": g.clamp(-bound, bound),
-        "signs": g.sign(),
-        "8 bits": (g / step).round() * step,
-        "ternary": _ternary(g, model),
-    }.get(kind, g)
+    few = {"signs": g.sign(), "8 bits": (g / step).round() * step, "ternary": _ternary(g, model)}
+    g = {"cut": g.clamp(-bound, bound), **few}.get(kind, g)
     known, said = recognised(replace(seen, gradient=g), model, classes=CLASSES)
     assert (known.cut is not None, any("taken as cut" in one for one in said)) == (
         (kind == "cut"),

@@ -62,17 +62,10 @@ def _rows(tokens: Tensor) -> list[list[int]]:
         (lambda: Attention(8, plain=True), 2, torch.float64),
     ],
     ids=[
-        "one",
-        "two",
-        "norm-first",
-        "fixed",
-        "class-token",
-        "four",
-        "fewer-features",
-        "multihead",
-        "products",
+        "one", "two", "norm-first", "fixed", "class-token", "four", "fewer-features",
+        "multihead", "products",
     ],
-)
+)  # fmt: skip
 def test_every_token_is_at_its_place_whatever_the_model_is(build, records, dtype):
     torch.manual_seed(11)
     model = build().to(dtype)

@@ -33,11 +33,9 @@ def test_the_gradient_of_a_linear_layer_is_no_longer_than_the_clip_norm(lanes):
     """Its norm is the product of two, each of which may be short."""
     inputs, signals = (swallowed(512, lanes) for _ in range(2))
     layer = Layer(
-        name="",
-        module=nn.Linear(inputs.shape[1], signals.shape[1], bias=False),
-        weight=0,
+        name="", module=nn.Linear(inputs.shape[1], signals.shape[1], bias=False), weight=0,
         bias=None,
-    )
+    )  # fmt: skip
     found = factor(layer, inputs[:, None], signals=signals[:, None], measured=True)
     factors = clip_factors(found.squared_norms(), 1.0)
     length = inputs.double().norm() * signals.double().norm()

@@ -545,6 +545,15 @@ def test_signs_tell_on_which_side_of_0_a_number_lies(small):
     assert torch.equal(load_file("found/reconstruction.safetensors")["inputs"], 0.5 * (x > 0))
 
 
+@pytest.mark.usefixtures("bare", "quick")
+def test_signs_in_a_scale_of_each_tensor_are_no_record():
+    model = mine("trained")
+    sent = {n: g.sign() * (g.abs() > g.abs().median()) for n, g in gradients(model).items()}
+    sent = {n: g * (0.3 if g.ndim > 1 else 0.7) for n, g in sent.items()}
+    found = attack(write({**named("gradient", sent), **parameters(model)}), model="my_model:build")
+    assert found.stage != ["rank one"]
+
+
 @pytest.mark.usefixtures("bare")
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_of_training_mode_is_taken_by_the_batch(training):
