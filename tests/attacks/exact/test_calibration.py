@@ -360,10 +360,7 @@ def test_a_batch_is_certified_under_another_loss_where_a_batch_sent_it(null, cla
 
 @pytest.mark.slow
 def test_of_few_units_and_many_outputs_no_mixture_of_two_records_is_certified():
-    """Any derivative fits so few units, and the second record may activate what the first does.
-
-    Of 1,000 such problems 300 are certified, none of them falsely.
-    """
+    """Any derivative fits so few units; of 1,000 problems 300 are certified, none falsely."""
     certified = 0
     for seed in range(60):
         torch.manual_seed(seed)
