@@ -136,9 +136,8 @@ def certified(
     )
     length = batch.tokens.shape[1]
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
-    if (
-        vocabulary == explainer.classes and explainer.loss != ANY
-    ):  # a label may be the token that follows
+    # A label may be the token that follows.
+    if vocabulary == explainer.classes and explainer.loss != ANY:
         left["tokens"] = [
             explainer.residual(batch.tokens, (batch.labels + one) % vocabulary)
             for one in torch.eye(len(batch.labels), dtype=torch.int64)

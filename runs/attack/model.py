@@ -340,7 +340,7 @@ def build_problem(
         observation=observation,
         parameters_from=origin,
         table=table,
-        statistics_given=weights is not None or bool(stored),
+        statistics_given={*statistics(network)} & {*network.state_dict()} <= given,
         notes=notes,
     )
     if posed.table is not None and classes == 1:
@@ -428,7 +428,7 @@ def _load(network: nn.Module, weights: TensorFile, *, buffers_alone: bool = Fals
     lacking = [
         name for name in statistics(network) if name in stored_names and name not in weights.tensors
     ]
-    if lacking:
+    if lacking and not (buffers_alone and len(lacking) == len(statistics(network))):
         raise InputError(
             f"{weights.path} holds no {lacking[0]!r}, by which the layer normalises in evaluation "
             "mode; save all of state_dict()"

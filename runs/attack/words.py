@@ -290,8 +290,8 @@ def doubts(posed: Posed) -> list[str]:
         )
     if posed.by_batch:
         found.append(
-            "BatchNorm is taken in training mode, by the statistics of the batch: in evaluation "
-            "mode far more of the gradient is left"
+            "layers that normalise are taken in training mode, by the statistics of the batch: in "
+            "evaluation mode far more of the gradient is left"
         )
     elif held := statistics(posed.model):
         layer = posed.model.get_submodule(held[0].rpartition(".")[0])

@@ -118,13 +118,9 @@ def test_a_row_is_the_ordinary_sum_and_its_canaries_at_the_clip_norm(coefficient
     assert call.present.tolist() == [[0, 1, 0, 0, -1], [0, 0, 0, 0, 0]]
     assert set(np.unique(call.signs)) == {-1, 1}
     ordinary = Oracle(net).sums(
-        call.models,
-        call.owners,
-        holders=call.holders,
-        batches=call.batches,
-        clip_norm=CLIP,
+        call.models, call.owners, holders=call.holders, batches=call.batches, clip_norm=CLIP,
         coefs=coefficients,
-    )
+    )  # fmt: skip
     size = CLIP * call.signs * call.present[call.holders.numpy()]
     canaries = torch.from_numpy(size).double() @ torch.stack([ways.vector(j) for j in range(5)])
     torch.testing.assert_close(found, ordinary + canaries)

@@ -53,14 +53,9 @@ def start(round):
 def averaged(state, round, *, learning_rate, clip_norm, noise_std, momentum=0.0, proximal=0.0):
     """A trusted sum of everybody's local steps, without a cohort."""
     changed = round.local_update(
-        state.x,
-        steps=3,
-        learning_rate=learning_rate,
-        batch=ALL,
-        clip_norm=clip_norm,
-        momentum=momentum,
-        proximal=proximal,
-    )
+        state.x, steps=3, learning_rate=learning_rate, batch=ALL, clip_norm=clip_norm,
+        momentum=momentum, proximal=proximal,
+    )  # fmt: skip
     mean = round.average(changed)
     noisy = mean + round.noise(mean, std=noise_std / round.agents)
     return State(state.x + round.download(noisy, kind="model change"))
@@ -69,14 +64,9 @@ def averaged(state, round, *, learning_rate, clip_norm, noise_std, momentum=0.0,
 def bent(state, round, *, learning_rate, clip_norm, noise_std):
     """The same with momentum, a pull to the start, and a local step that overshoots it."""
     return averaged(
-        state,
-        round,
-        learning_rate=learning_rate,
-        clip_norm=clip_norm,
-        noise_std=noise_std,
-        momentum=0.5,
-        proximal=9.0,
-    )
+        state, round, learning_rate=learning_rate, clip_norm=clip_norm, noise_std=noise_std,
+        momentum=0.5, proximal=9.0,
+    )  # fmt: skip
 
 
 SUMMED = Algorithm(name="summed", init=start, step=averaged)

@@ -61,6 +61,12 @@ def averaged(input_shape, classes):
     return nn.Sequential(nn.Conv2d(1, 2, 3), norm, nn.Flatten(), drop, nn.Linear(8, classes))
 
 
+def frozen_norm(input_shape, classes):
+    model = averaged(input_shape, classes)
+    model[1].requires_grad_(False)
+    return model
+
+
 class Own(nn.Module):
     def __init__(self):
         super().__init__()
@@ -388,6 +394,11 @@ def test_of_a_layer_frozen_by_half_nothing_is_a_buffer_and_a_cache_is_no_weight(
     zeros = {k: torch.zeros_like(v) for k, v in every.named_parameters()}
     said = refused(TensorFile(path=Path("g"), tensors=zeros, metadata={}), "my_networks:half")
     assert "is 0" in said
+    norm = mine("averaged").eval()
+    norm[1].requires_grad_(False)  # its affine map is no statistics
+    sent = {k: v for k, v in file_of(norm).tensors.items() if "gradient.1." not in k}
+    found = posed(TensorFile(path=Path("g"), tensors=sent, metadata={}), "my_networks:frozen_norm")
+    assert (len(list(found.model.parameters())), found.statistics_given) == (4, False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
