@@ -64,6 +64,17 @@ def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) 
 
 
 _ROWS = 4  # that agree in their signs, at least
+_ALONE = 0.01  # second singular value over the first, up to which rows are of one direction
+_SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
+
+
+def are_signs(found: Tensor) -> bool:
+    """Whether all numbers but zeros are of one size, as of steps that keep signs alone.
+
+    That size is 1 where layers have one scale for their signs.
+    """
+    sizes = found.abs() / found.abs().max().clamp_min(1e-300)
+    return float((sizes - sizes.round()).abs().max()) <= _SIGNS
 
 
 def signs_of_input(
@@ -77,7 +88,11 @@ def signs_of_input(
     name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
     if name is None or len(seen.gradient) > 1 or seen.records > 1 or seen.is_noisy:
         return None
-    signs = joint_of(unflatten(model, seen.gradient[0]), name).sign()
+    joint = joint_of(unflatten(model, seen.gradient[0]), name)
+    values, right = torch.linalg.svd(joint.double(), full_matrices=False)[1:]
+    if bool((values[1:2] <= _ALONE * values[0]).all()) and not are_signs(right[0]):
+        return None  # it holds sizes, too
+    signs = joint.sign()
     fed = signs[:, -1] != 0
     told = signs[fed] * signs[fed][:, -1:]
     if len(told) < _ROWS or bool(signs[~fed].any()) or bool((told != told[0]).any()):

@@ -50,7 +50,7 @@ from ...training.models.parameters import unflatten
 from ..problem.labels import last_layer
 from ..problem.observation import Observation, Sent, rounding_of, sent_gradient, sent_gradients
 from ..problem.problem import Problem, with_buffers
-from .binary_vertices import first_held, first_linear, joint_of, parameter_name
+from .binary_vertices import are_signs, first_held, first_linear, joint_of, parameter_name
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _FIRST = 0.05  # residual of the first tensor alone, which may be a small part of the whole
@@ -322,7 +322,6 @@ _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounde
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
-_SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
 
@@ -375,7 +374,7 @@ def repeated_input(problem: Problem) -> Tensor | None:
     if last * float(values[0]) <= rounded:
         return None
     found = (direction[:-1] / direction[-1]).reshape(problem.shape)
-    if _are_signs(found):
+    if are_signs(found):
         return None
     # The error that rounding leaves; within it the record lies in its box.
     error = rounded / (last * float(values[0])) * (1 + float(found.abs().max()))
@@ -397,15 +396,6 @@ def repeated_input(problem: Problem) -> Tensor | None:
 def _is_one_row(direction: Tensor, size: float, edge: float) -> bool:
     """Whether rows but for one are rounding, which has rank 1 of whatever batch and mask."""
     return float(direction.abs().topk(2).values[1]) * size <= edge
-
-
-def _are_signs(found: Tensor) -> bool:
-    """Whether all numbers but zeros are of one size, as of steps that keep signs alone.
-
-    That size is 1 where layers have one scale for their signs.
-    """
-    sizes = found.abs() / found.abs().max().clamp_min(1e-300)
-    return float((sizes - sizes.round()).abs().max()) <= _SIGNS
 
 
 def whole_layer(problem: Problem) -> Tensor | None:

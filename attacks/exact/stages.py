@@ -231,7 +231,13 @@ def _told_from_two(
 
 def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
     """A record under any loss, where several would not have one direction as well."""
-    if certified is None or (certified := _told_from_two(problem, certified)) is None:
+    if certified is None:
+        return None
+    # Of one layer alone weight and bias may be scaled apart, which is for `_repeated` to say.
+    layer = whole_layer(problem)
+    if certified.loss is not None and layer is not None and len(layer) > 1:
+        return None
+    if (certified := _told_from_two(problem, certified)) is None:
         return None
     pixels = problem.box.pixels(certified.inputs)[0]
     return certified if angle_of_others(problem, pixels) > _APART else None
@@ -418,9 +424,6 @@ def _explains(problem: Problem, inputs: Tensor, labels: Tensor, *, most: float) 
 def _under_any_loss(problem: Problem, inputs: Tensor, *, allowed: float = 0.0) -> Certified | None:
     """A batch that some loss of the outputs explains, with what its derivative says of that."""
     seen, inputs = problem.observation, inputs.to(problem.box.span)
-    # Of one layer alone weight and bias may be scaled apart, which is for `_repeated` to say.
-    if seen.records == 1 and (layer := whole_layer(problem)) is not None and len(layer) > 1:
-        return None
     fit = fitted(seen, problem.model, inputs=inputs, classes=problem.classes)
     if fit is None or not fit.left <= max(allowed, _allowed(seen)):
         return None
