@@ -131,6 +131,11 @@ def fed_to(
     return fed
 
 
+def most_rank(joint: Tensor) -> int:
+    """The rank a matrix may have, without the rows and columns of zeros, which show no rounding."""
+    return int(torch.stack([(joint != 0).any(dim=side).sum() for side in (0, 1)]).min())
+
+
 def parameter_name(layer: str, name: str) -> str:
     """Name of a layer's parameter within the network."""
     return f"{layer}.{name}" if layer else name
@@ -315,6 +320,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # Portions of sets, until one shows no record or all are found.
     kept: list[Tensor] = []
     labels: list[int] = []
+    turned: list[float] = []
     rank, once = len(spaces.values), list[int]()  # the first of equal records
     common = torch.ones(len(spaces.units), dtype=torch.float64)
     while tries > 0 and len(kept) < seen.records:
@@ -322,10 +328,11 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
             seen, model, spaces, box, shape=shape, chances=common, tries=tries, generator=generator
         )
         tries -= used
-        for inputs, pixels, label, count, piece in new:
+        for inputs, pixels, label, count, piece, error in new:
             once.append(len(kept))
             kept += [inputs] * count
             labels += [label] * count
+            turned += [error] * count
             joint = joint - piece
             common = common + (pixels < 0.5).double()
         left = seen.records - len(kept)
@@ -339,13 +346,16 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # Equal records are twice the loss of one where no room is left for the others.
     if len(kept) + rank - len(once) > seen.records:
         kept, labels = [kept[k] for k in once], [labels[k] for k in once]
+        turned = [turned[k] for k in once]
     return Certified(
         inputs=torch.stack(kept) if kept else box.span.new_zeros(0, *shape),
         labels=torch.tensor(labels, dtype=torch.int64),
+        left=tuple(turned),
     )
 
 
-_New = tuple[Tensor, Tensor, int, int, Tensor]  # inputs, pixels, label, how many, their part of G
+_New = tuple[Tensor, Tensor, int, int, Tensor, float]
+"""Inputs, pixels, label, how many, their part of G, and what is allowed to differ."""
 
 
 def _portion(
@@ -431,7 +441,7 @@ def _measure(
     small = behind <= max(_FLOOR * size, rounding)
     steps = torch.where(small, values[:most] / behind, 0.0)
     rank = int(steps.argmax()) + 1
-    if rank >= min(joint.shape) or float(steps[rank - 1]) < _GAP:
+    if rank >= most_rank(joint) or float(steps[rank - 1]) < _GAP:
         return None
     # Bases of both sides, and the numbers in units of the box.
     basis, last = right[:rank].T, right[:rank, -1]
@@ -496,8 +506,8 @@ def _settled(spaces: _Spaces, column: Tensor) -> Tensor | None:
 
 def _certified(
     seen: Observation, model: nn.Module, spaces: _Spaces, inputs: Tensor
-) -> tuple[int, int, Tensor] | None:
-    """Label, number and part of G of the records of one input, None where it is not certified.
+) -> tuple[int, int, Tensor, float] | None:
+    """Label, number, part of G and its error of the records of one input, None where not certified.
 
     The part is k d [x, 1]^T; of a record whose numbers are rounded it is taken within the spaces of
     G, where it lowers the rank by one.
@@ -522,9 +532,9 @@ def _certified(
     label, many = fits[0]
     full = torch.cat([inputs.flatten(), inputs.new_ones(1)])
     if bool((full == full.round()).all()):
-        return label, many, many * torch.outer(derivatives[label], full)
+        return label, many, many * torch.outer(derivatives[label], full), float(error[label])
     within = torch.outer(spaces.left @ shown[label], spaces.right @ row)
-    return label, many, counts[label] * within
+    return label, many, counts[label] * within, float(error[label])
 
 
 def _derivatives(seen: Observation, model: nn.Module, name: str, inputs: Tensor) -> Tensor:

@@ -498,10 +498,11 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 
-def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor) -> float:
+def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: float = 0.5) -> float:
     """What two records, in place of one half-way between them, leave of its gradient, relatively.
 
-    Where that is no more than a cast may leave, one cannot be told from two.
+    Where that is no more than a cast may leave, one cannot be told from two. They are a reach of
+    the way to another record away from it.
     """
     seen, model, box = problem.observation, problem.model, problem.box
     one = sent_gradients(seen, model, inputs=inputs, targets=labels).detach()
@@ -509,7 +510,7 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor) -> float:
     turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
     drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
     least = math.inf
-    for way in ((turned - pixels) / 2, (drawn - pixels) / 2):
+    for way in (reach * (turned - pixels), reach * (drawn - pixels)):
         pair = box.inputs(torch.cat([pixels + way, pixels - way]))
         both = sent_gradients(seen, model, inputs=pair, targets=labels.repeat(2)).detach()
         least = min(least, float((both - one).norm() / one.norm().clamp_min(1e-300)))
@@ -574,7 +575,8 @@ def _decay(changed: Tensor, start: Tensor) -> float:
         u, v = left[:, :1], right[:1]
         outer = start - u @ (u.T @ start)
         outer = outer - (outer @ v.T) @ v
-        before, factor = factor, float((outer * changed).sum() / outer.square().sum())
+        size = outer.square().sum().clamp_min(1e-300)  # 0 of a layer of zeros
+        before, factor = factor, float((outer * changed).sum() / size)
         if abs(factor - before) <= 1e-12 * abs(factor):
             break
     return factor

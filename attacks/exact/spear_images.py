@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
-from .binary_vertices import fed_to, parameter_name
+from .binary_vertices import fed_to, most_rank, parameter_name
 
 # What the gradients of two linear layers around a ReLU span, and how sure that is.
 #
@@ -127,7 +127,7 @@ def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> R
     # The first layer's gradient has the rank of the batch, by a clear gap.
     records = seen.records
     first, second = joint(gradients, layers.first), joint(gradients, layers.second)
-    if records >= min(first.shape):
+    if records >= most_rank(first):
         return None
     left, strengths, right = torch.linalg.svd(first, full_matrices=False)
     top, last, behind = (float(strengths[i]) for i in (0, records - 1, records))

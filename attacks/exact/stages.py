@@ -57,6 +57,7 @@ RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
 _BY_ONE = 100.0  # the same where one number tells one record from two
+_NEAR, _WITHIN = 0.1, 0.15  # of the way to another record
 _BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
 _ALIKE = 1e-3  # of derivatives of two losses that are one
 _APART = 1e-3  # sine of the angle to another record's derivative
@@ -225,7 +226,12 @@ def _told_from_two(
         if not (joint[:, -1].any() and _explains(problem, *certified[:2], most=most)):
             return None
     elif most <= _EXPLAINED:
-        return certified
+        if not seen.is_plain or certified.loss is not None:
+            return certified
+        # Of what is not rounded the record leaves less than is allowed, and others may not.
+        made = residual(seen, problem.model, inputs=certified.inputs, targets=certified.labels)
+        least = _TOLD * max(made, torch.finfo(torch.float32).eps)
+        return certified if left_by_two(problem, *certified[:2], reach=_WITHIN) > least else None
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
 
@@ -342,6 +348,8 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Foun
     # least squares without full rank: LAPACK's work, which devices do otherwise or not at all.
     host = problem.to(device=HOST)
     corners = records_at_corners(host, generator)
+    if corners is not None:
+        corners = _single(host, corners)
     first = None if corners is None else _told_apart(problem, *corners[:2])
     if first is not None and not isinstance(first, Found):
         return first
@@ -359,6 +367,26 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Foun
     if first is None:
         return _told_apart(problem, separated.inputs, separated.labels)
     return _joined(problem, first, separated.inputs, separated.labels)
+
+
+def _single(problem: Problem, found: Certified) -> Certified:
+    """Records without those that may be sums of several, or half-way between them.
+
+    Several are alike where the derivatives that they send are, within what is allowed: of a linear
+    layer of zeros all of one label. There a class that is absent tells the sum of each other one,
+    which is one record where all records are counted. Sums of few other numbers than 0 and 1 have
+    some others; unlike records of such numbers are far from each other.
+    """
+    labels = found.labels
+    told = len(labels) == problem.observation.records and len(labels.unique()) < problem.classes
+    sure = []
+    for x, label, allowed in zip(found.inputs, labels, found.left, strict=True):
+        pixels = problem.box.pixels(x)
+        binary = bool((pixels == pixels.round()).all())
+        left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else _NEAR)
+        one = told and int((labels == label).sum()) == 1
+        sure.append(one or left > (allowed / 10 if binary else allowed))
+    return Certified(found.inputs[sure], labels[sure])
 
 
 def _joined(problem: Problem, part: Found, inputs: Tensor, labels: Tensor) -> Certified | Found:

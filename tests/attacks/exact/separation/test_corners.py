@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from overhear.attacks.exact.binary_vertices import records_at_corners
+from overhear.attacks.exact.stages import Proof, proof_of, solve_exactly
 from overhear.attacks.problem.observation import Observation, observe
-from overhear.attacks.problem.problem import Box, Certified
+from overhear.attacks.problem.problem import Box, Certified, Found
 from overhear.training.models.parameters import flatten
 from tests.attacks.exact.observed import posed
 
@@ -189,3 +190,18 @@ def test_rounding_certifies_no_sum_of_others():
     found = attack(rounded(seen_of(model, x, y)), model, 84)
     assert found is not None
     assert pairs(found.inputs, found.labels) == pairs(x, y)
+
+
+def test_two_records_that_rounding_makes_alike_are_not_one_half_way_between_them():
+    g = torch.Generator().manual_seed(1)
+    wrong = []
+    for seed in range(60):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(6, 3)).double()
+        x = (torch.rand(2, 6, generator=g) * (torch.rand(6, generator=g) > 0.5)).double()
+        seen = seen_of(model, x, torch.tensor([1, 1]))
+        seen = replace(seen, gradient=(seen.gradient / 2).bfloat16().double())
+        found = solve_exactly(posed(seen, model, (6,), UNIT), torch.Generator().manual_seed(0))
+        if isinstance(found, Found) and proof_of(found.stage) is not Proof.NOTHING:
+            wrong += [float(torch.cdist(found.pixels, x).amin(dim=1).max())]
+    assert max(wrong, default=0.0) < 0.05

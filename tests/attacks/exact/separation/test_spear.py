@@ -263,3 +263,17 @@ def test_inputs_keep_the_box_s_units_and_precision():
     assert found is not None
     assert found.inputs.dtype == torch.float32
     assert math.sqrt(float(errors(found, x)[0].max())) < 1e-6
+
+
+def test_units_that_rest_show_no_rounding_and_certify_nothing():
+    g = torch.Generator().manual_seed(5)
+    wrong = []
+    for seed in range(40):
+        model, x = network(8, width=4, classes=2), torch.rand(3, 8, generator=g).double()
+        model[1].weight.data = torch.randn(4, 8, generator=g).double() / 2
+        model[1].bias.data[3] = -9.0
+        seen = seen_of(model, x, LABELS[:3] % 2)
+        seen = dataclasses.replace(seen, gradient=seen.gradient.bfloat16().double())
+        found = attack(seen, model, x)
+        wrong += [] if found is None or not len(found.inputs) else [seed]
+    assert not wrong
