@@ -44,10 +44,6 @@ class References:
 
     Args:
         report: the object of privacy.json.
-
-    >>> cited = References({"ledger": {"epsilon": {"eavesdropper": 2.0714}}})
-    >>> print(cited("bound", "ledger", "epsilon", "eavesdropper"))
-    <data data-path="/ledger/epsilon/eavesdropper" data-kind="bound" value="2.0714">2.08</data>
     """
 
     def __init__(self, report: Mapping[str, object]) -> None:

@@ -436,15 +436,9 @@ def _kept(path: Path) -> object:
 
 def _honest_kept() -> bytes:
     held = KeptTranscript(
-        value=torch.ones(3, dtype=torch.float64),
-        known=None,
-        scale=1.0,
-        batches={0: torch.tensor([1])},
-        records={0: 5},
-        points={},
-        noise={},
-        rows={},
-    )
+        value=torch.ones(3, dtype=torch.float64), known=None, scale=1.0,
+        batches={0: torch.tensor([1])}, records={0: 5}, points={}, noise={}, rows={},
+    )  # fmt: skip
 
     def write(path: Path) -> None:
         digest = keep(path, round=3, place=0, kept=held)

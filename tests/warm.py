@@ -56,25 +56,18 @@ def cold(
 ) -> subprocess.CompletedProcess[str]:
     """The same in a process that imports what it needs, as a user starts it."""
     return subprocess.run(
-        [sys.executable, "-P", "-m", "overhear.commands", *arguments],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        check=False,
-    )
+        [sys.executable, "-P", "-m", "overhear.commands", *arguments], cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, capture_output=True, text=True,
+        timeout=LIMIT, check=False,
+    )  # fmt: skip
 
 
 @cache
 def _server() -> subprocess.Popen[str]:
     server = subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).resolve())],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+        [sys.executable, "-P", str(Path(__file__).resolve())], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
     atexit.register(server.communicate)  # its input closes, and it ends
     return server
 

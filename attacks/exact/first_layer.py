@@ -38,6 +38,7 @@ signs) leave of any input its signs, with rank 1. Weights and bias are taken to 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -322,6 +323,7 @@ _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounde
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
+_PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
 
@@ -498,23 +500,44 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 
+def _pairs(problem: Problem, inputs: Tensor, reach: float) -> list[Tensor]:
+    """(2, *shape) records, a reach of the way to another one before and behind a record."""
+    pixels, draw = problem.box.pixels(inputs), torch.Generator().manual_seed(0)
+    turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
+    drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
+    ways = (reach * (turned - pixels), reach * (drawn - pixels))
+    return [problem.box.inputs(torch.cat([pixels + way, pixels - way])) for way in ways]
+
+
 def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: float = 0.5) -> float:
     """What two records, in place of one half-way between them, leave of its gradient, relatively.
 
     Where that is no more than a cast may leave, one cannot be told from two. They are a reach of
     the way to another record away from it.
     """
-    seen, model, box = problem.observation, problem.model, problem.box
-    one = sent_gradients(seen, model, inputs=inputs, targets=labels).detach()
-    pixels, draw = box.pixels(inputs), torch.Generator().manual_seed(0)
-    turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
-    drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
-    least = math.inf
-    for way in (reach * (turned - pixels), reach * (drawn - pixels)):
-        pair = box.inputs(torch.cat([pixels + way, pixels - way]))
-        both = sent_gradients(seen, model, inputs=pair, targets=labels.repeat(2)).detach()
-        least = min(least, float((both - one).norm() / one.norm().clamp_min(1e-300)))
-    return least
+    of = functools.partial(sent_gradients, problem.observation, problem.model)
+    one = of(inputs=inputs, targets=labels).detach()
+    both = [
+        of(inputs=pair, targets=labels.repeat(2)).detach()
+        for pair in _pairs(problem, inputs, reach)
+    ]
+    return min(float((of - one).norm() / one.norm().clamp_min(1e-300)) for of in both)
+
+
+def may_be_two(problem: Problem, inputs: Tensor) -> bool:
+    """Whether two records explain a gradient under some loss as well as the one between them.
+
+    So it is where units are linear about all three, before one output or without biases. Of a
+    linear first layer with a bias `angle_of_others` says more.
+    """
+    if _linear(problem) is not None:
+        return False
+    of = functools.partial(fitted, problem.observation, problem.model, classes=problem.classes)
+    if (one := of(inputs=inputs)) is None:
+        return False
+    most = _PAIRED * max(one.left, torch.finfo(torch.float32).eps)
+    both = [of(inputs=pair) for pair in _pairs(problem, inputs, 0.5)]
+    return any(fit is not None and fit.left <= most for fit in both)
 
 
 def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None = None) -> float:

@@ -30,6 +30,7 @@ from .first_layer import (
     first_linear_input,
     fitted,
     left_by_two,
+    may_be_two,
     open_numbers,
     repeated_input,
     residual,
@@ -245,6 +246,8 @@ def _of_one(problem: Problem, certified: Certified | None) -> Certified | None:
         return None
     if (certified := _told_from_two(problem, certified)) is None:
         return None
+    if (certified.loss or problem.classes <= 2) and may_be_two(problem, certified.inputs):
+        return None
     pixels = problem.box.pixels(certified.inputs)[0]
     return certified if angle_of_others(problem, pixels) > _APART else None
 
@@ -329,7 +332,7 @@ def _censored(problem: Problem, _: torch.Generator) -> Certified | Unsolved | No
         return None
     if not censored.certified:
         return Unsolved(reason=censored.reason)
-    return Certified(censored.inputs, censored.labels)
+    return _told_from_two(problem, Certified(censored.inputs, censored.labels))
 
 
 def _isolated(problem: Problem, _: torch.Generator) -> Certified | Found | None:

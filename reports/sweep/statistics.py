@@ -56,12 +56,7 @@ class Difference:
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """The mean and its standard error.
-
-    >>> found = mean_of([1.0, 2.0, 3.0])
-    >>> found.value, round(found.error, 4), found.count
-    (2.0, 0.5774, 3)
-    """
+    """The mean and its standard error."""
     count = len(values)
     if not count:
         return Mean(value=math.nan, error=math.nan, count=0)
@@ -90,10 +85,6 @@ def difference_of(one: Mapping[int, float], other: Mapping[int, float]) -> Diffe
     Args:
         one: values by seed.
         other: likewise.
-
-    >>> found = difference_of({1: 3.0, 2: 5.0, 3: 4.0}, {1: 1.0, 2: 2.0, 3: 3.0})
-    >>> round(found.mean, 3), round(found.low, 3), round(found.high, 3), found.is_told
-    (2.0, -0.484, 4.484, False)
     """
     from scipy.stats import t
 

@@ -105,10 +105,6 @@ def program_facts(packages: Mapping[str, str]) -> dict[str, str]:
 
     Args:
         packages: versions by name.
-
-    >>> facts = program_facts({"torch": "2.6"})
-    >>> facts["version of torch"], len(facts["code of overhear"])
-    ('2.6', 64)
     """
     code = hashlib.sha256()
     for path in sorted(path for ours in _PACKAGES for path in (_OURS / ours).rglob("*.py")):

@@ -73,10 +73,6 @@ def read_key(given: str | Path) -> Key:
     Raises:
         FileNotFoundError: no such file.
         ValueError: it holds no key, or a secret that others can read.
-
-    >>> blob = "AAAAC3NzaC1lZDI1NTE5AAAAIH4XxUnpGzeWZc7Et5Wn9ZMY+mtTNbuPg+V+bIG0i+3Y"
-    >>> read_key(f"ssh-ed25519 {blob} team").name
-    'SHA256:pIQIv9P8gbq2WHUCNriZi1evTMUh4SbU669/wjrYMWI'
     """
     if match := _PUBLIC.fullmatch(str(given).strip()):
         return _public(match)

@@ -145,11 +145,9 @@ def test_truncated_batches_of_another_library_agree(largest, expected):
     from dp_accounting.pld import pld_privacy_accountant
 
     event = dp_event.TruncatedSubsampledGaussianDpEvent(
-        dataset_size=60_000,
-        sampling_probability=0.01,
-        truncated_batch_size=largest,
+        dataset_size=60_000, sampling_probability=0.01, truncated_batch_size=largest,
         noise_multiplier=1.0,
-    )
+    )  # fmt: skip
     other = pld_privacy_accountant.PLDAccountant().compose(event, ROUNDS).get_epsilon(1e-5)
     ours = Drawing(Scheme.TRUNCATED, 60_000, largest, 60_000).event(
         1.0, Reach.SUM, 0.01, added=False

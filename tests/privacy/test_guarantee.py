@@ -24,21 +24,11 @@ from overhear.training.accounts.declared import account_of_releases
 from tests.privacy.releases.logs import one, write
 
 GOOD = Guarantee(
-    adversary="eavesdropper",
-    victim=0,
-    worst_adversary=None,
-    joint_sensitivity=1.0,
-    effective_noise_multiplier=2.0,
-    mu_per_round=0.5,
-    epsilon=2.0,
-    delta=1e-5,
-    unit=Unit.RECORD,
-    adjacency=Adjacency.ADD_OR_REMOVE_ONE,
-    sampling=Sampling.POISSON,
-    status=Status.PROVEN,
-    bound=Bound.PLD,
-    because="a test",
-)
+    adversary="eavesdropper", victim=0, worst_adversary=None, joint_sensitivity=1.0,
+    effective_noise_multiplier=2.0, mu_per_round=0.5, epsilon=2.0, delta=1e-5, unit=Unit.RECORD,
+    adjacency=Adjacency.ADD_OR_REMOVE_ONE, sampling=Sampling.POISSON, status=Status.PROVEN,
+    bound=Bound.PLD, because="a test",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("field", ["epsilon", "joint_sensitivity", "mu_per_round"])

@@ -130,10 +130,8 @@ def faults_of(
         url = f"http://127.0.0.1:{server.server_address[1]}/look.html"
         running = subprocess.Popen(
             [BROWSER, *options, "--window-size=1400,900", f"--user-data-dir={own}", url],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
         try:
             if not done.wait(WAIT_S):
                 raise TimeoutError(f"{BROWSER} has not looked at {len(pages)} pages in {WAIT_S} s")

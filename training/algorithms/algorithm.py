@@ -311,12 +311,7 @@ def bind(
 
 
 def choices(algorithm: Algorithm) -> dict[str, type[enum.Enum]]:
-    """The hyper-parameters that are one of some names, and which those are.
-
-    >>> from overhear.training import ALGORITHMS
-    >>> [str(one) for one in choices(ALGORITHMS["dp-cga"])["clip"]]
-    ['per-example', 'batch']
-    """
+    """The hyper-parameters that are one of some names, and which those are."""
     try:
         hints = get_type_hints(algorithm.settings)
     except (NameError, TypeError):  # of a user's own class, which is taken as it is

@@ -54,12 +54,7 @@ class Settings:
 
 
 def prepare(*, graph: Topology) -> dict[str, object]:
-    """One source at the server, known to no agent.
-
-    >>> from overhear.training import build_graph
-    >>> prepare(graph=build_graph("ring", 4))["shared"].known_to
-    (frozenset(),)
-    """
+    """One source at the server, known to no agent."""
     import torch
 
     share = torch.full((1, 1), 1.0 / graph.agents, dtype=torch.float64)

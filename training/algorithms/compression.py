@@ -203,12 +203,7 @@ def _plus_one(turn: Tensor) -> Tensor:
 
 
 def top_k(row: Tensor, *, kept: float) -> Tensor:
-    """The share `kept` of entries that is largest in size, and 0 elsewhere: (D,) -> (D,).
-
-    >>> import torch
-    >>> top_k(torch.tensor([1.0, -4.0, 2.0, 3.0]), kept=0.5).tolist()
-    [0.0, -4.0, 0.0, 3.0]
-    """
+    """The share `kept` of entries that is largest in size, and 0 elsewhere: (D,) -> (D,)."""
     return _only(row, row.abs().topk(_count(row, kept)).indices)
 
 
@@ -235,12 +230,7 @@ def random_k(
 
 
 def quantised(row: Tensor, *, bits: int) -> Tensor:
-    """Every entry at the nearest of 2^bits - 1 even steps between +-max|row|: (D,) -> (D,).
-
-    >>> import torch
-    >>> quantised(torch.tensor([0.3, -1.0, 0.1]), bits=2).tolist()
-    [0.0, -1.0, 0.0]
-    """
+    """Every entry at the nearest of 2^bits - 1 even steps between +-max|row|: (D,) -> (D,)."""
     import torch
 
     steps = 2 ** (bits - 1) - 1

@@ -63,10 +63,6 @@ def prepare(
 
     Raises:
         ValueError: more than 10,000 rounds.
-
-    >>> made = prepare(rounds=20, period=0, bands=0)["strategy"]
-    >>> tuple(made.shape), round(float(made[0, 0]), 4), round(float(made[1, 1]), 4)
-    ((20, 20), 0.6351, 0.3759)
     """
     table = strategy_table(
         np.ones((1, 1)),

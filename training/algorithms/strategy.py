@@ -161,10 +161,6 @@ def joint_tables(
 
     Raises:
         ValueError: as above.
-
-    >>> path = np.array([[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]) / 3
-    >>> joint_tables(path, rounds=4, period=2, bands=0, algorithm="a").shape
-    torch.Size([3, 4, 4])
     """
     import torch
 

@@ -58,10 +58,6 @@ class TableColumn:
         low: The value at the smaller one, in the column's unit.
         high: The value at the larger one.
         dates: Whether the number counts days.
-
-    >>> age = TableColumn(name="age", kind="number", start=0, low=0.0, high=120.0)
-    >>> age.text([0.25])
-    '30'
     """
 
     name: str

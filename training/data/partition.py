@@ -169,10 +169,6 @@ def user_numbers(names: Sequence[str]) -> NDArray[np.int64]:
 
     Two names get one number with a probability of N^2 / 2^65 in all; they would count as one user,
     who then has more records, not fewer.
-
-    >>> found = user_numbers(["ann", "bob", "ann"])
-    >>> bool(found[0] == found[2]), bool(found[0] == found[1])
-    (True, False)
     """
     digests = b"".join(
         hashlib.blake2b(
@@ -265,10 +261,6 @@ def deal_users(
 
     Raises:
         ValueError: there are fewer users than agents.
-
-    >>> parts = deal_users(torch.tensor([7, 8, 7, 9]), 3, generator=np.random.default_rng(0))
-    >>> sorted(map(len, parts))
-    [1, 1, 2]
     """
     names, of = np.unique(users.numpy(), return_inverse=True)
     if agents > len(names):
@@ -293,10 +285,6 @@ def hold_out_users(
 
     Raises:
         ValueError: nothing would be left.
-
-    >>> users = np.array([1, 1, 2, 3, 3])
-    >>> len(hold_out_users(users, 1, generator=np.random.default_rng(0)))
-    2
     """
     names, of, sizes = np.unique(users, return_inverse=True, return_counts=True)
     order = generator.permutation(len(names))

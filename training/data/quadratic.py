@@ -71,10 +71,6 @@ def quadratic(
 
     Raises:
         ValueError: a number is out of range.
-
-    >>> data = quadratic(20)
-    >>> tuple(data.inputs.shape), data.outputs, [round(x, 3) for x in data.optimum.tolist()]
-    ((2000, 2), 1, [-0.24, 0.156, 0.0])
     """
     _check(agents, dimension=dimension, records=records, condition=condition, spread=spread)
     if form not in (None, "whisper"):

@@ -183,10 +183,6 @@ class Shard:
 
     Args:
         rows: (n,) int64 positions in it.
-
-    >>> shard = Shard(TensorStore(torch.eye(3), torch.tensor([0, 1, 1])), torch.tensor([1, 2]))
-    >>> shard.size, shard.take(torch.tensor([1])).inputs.tolist()
-    (2, [[0.0, 0.0, 1.0]])
     """
 
     def __init__(self, store: Store, rows: Tensor) -> None:

@@ -43,17 +43,10 @@ def _noise(change=None, *, present: float = 0.1, seed: int = 0, v: float = 2.0) 
     if change is not None:
         z = change(z, part, norms)
     return CanaryNoise(
-        name="eavesdropper",
-        standard=z,
-        information=np.full(SHAPE, v),
-        part=part,
-        sign=rng.choice([-1.0, 1.0], size=SHAPE),
-        norms=norms,
-        host=np.arange(4),
-        run=np.zeros(4, dtype=int),
-        rounds=np.arange(1, 13),
-        rate=np.full(12, 0.2),
-    )
+        name="eavesdropper", standard=z, information=np.full(SHAPE, v), part=part,
+        sign=rng.choice([-1.0, 1.0], size=SHAPE), norms=norms, host=np.arange(4),
+        run=np.zeros(4, dtype=int), rounds=np.arange(1, 13), rate=np.full(12, 0.2),
+    )  # fmt: skip
 
 
 def _gain(where, gain: float):

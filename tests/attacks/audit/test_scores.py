@@ -79,13 +79,9 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
 def _scorer(objective, ways: Directions, adversary: str, *, host: int = 2, **how) -> Scorer:
     who = parse_adversary(adversary, 5)
     return Scorer(
-        objective,
-        directions=ways,
-        adversaries={adversary: {host: who}},
-        batches=BatchRates(0.5),
-        replace=False,
-        **how,
-    )
+        objective, directions=ways, adversaries={adversary: {host: who}}, batches=BatchRates(0.5),
+        replace=False, **how,
+    )  # fmt: skip
 
 
 @pytest.mark.some_quick(6)

@@ -64,14 +64,9 @@ def trained(fault, seed):
 
 def audited(fault, seed):
     return audit_training(
-        trained(fault, seed),
-        DATA,
-        canaries=CANARIES,
-        per_run=CANARIES,
-        kind="yours",
-        records=[(torch.zeros(1), torch.tensor(100 + j)) for j in range(CANARIES)],
-        seed=seed,
-    )
+        trained(fault, seed), DATA, canaries=CANARIES, per_run=CANARIES, kind="yours",
+        records=[(torch.zeros(1), torch.tensor(100 + j)) for j in range(CANARIES)], seed=seed,
+    )  # fmt: skip
 
 
 # 400 canaries, 40 rounds at rate .1 and noise 1: epsilon 4.69 at delta 1e-5; contradicted at

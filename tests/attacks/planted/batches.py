@@ -265,12 +265,9 @@ def coins_of_noise() -> AbstractContextManager[None]:
 
     def positions(asked: Asked) -> torch.Tensor:
         z = asked.engine._randomness.normal(
-            round=asked.round,
-            call=0,
-            rows=[asked.agent],
-            width=asked.records,
+            round=asked.round, call=0, rows=[asked.agent], width=asked.records,
             dtype=torch.float64,
-        )
+        )  # fmt: skip
         return (torch.special.ndtr(z[0]) < asked.rate).nonzero().flatten()
 
     return other_batches(positions)

@@ -221,13 +221,9 @@ def other_clipping(clip: Callable[[torch.Tensor, Records], torch.Tensor]) -> Ite
         row = [e for e, d in enumerate(holders) for _ in range(len(batches[d][1]))]
         at = [int(starts[d]) + i for d in holders for i in range(len(batches[d][1]))]
         each = sound(
-            self,
-            models,
-            ([owners[e] for e in row], at),
-            alone,
-            clip_norm=None,
+            self, models, ([owners[e] for e in row], at), alone, clip_norm=None,
             coefficients=coefficients,
-        )
+        )  # fmt: skip
         of = Draw(0, 0, (), seen.setting, None, {})
         rows = torch.tensor(row)
         tensors = [at for _, at in tensors_of(of, each.shape[1])]

@@ -99,12 +99,9 @@ def _attacked(*, noise_std: float, declared_std: float, trials: int) -> Reconstr
     best = torch.cdist(sent[truth] + noise_std * noise, sent).argmin(dim=1)
     errors = (images[truth] - images[best]).square().mean(dim=(1, 2, 3)).tolist()
     return reconstruction_bound(
-        mu=declared_mu(declared),
-        threshold=0.1,
-        hits=count_rebuilt(errors, threshold=0.1),
-        images=trials,
-        prior_hit_rate=1 / 24,
-    )
+        mu=declared_mu(declared), threshold=0.1, hits=count_rebuilt(errors, threshold=0.1),
+        images=trials, prior_hit_rate=1 / 24,
+    )  # fmt: skip
 
 
 def test_an_attack_on_real_gradients_stays_below_the_bound_of_its_noise():

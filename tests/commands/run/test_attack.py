@@ -60,16 +60,10 @@ def swept(monkeypatch):
         for name in ("blind guess", "defended")
     ]
     scenario = Scenario(
-        scenario="view",
-        adversary="eavesdropper",
-        round=2,
-        model_owner=0,
-        victim=0,
-        preset="matched",
-        rows=rows,
-        conclusion="No leak shown.",
+        scenario="view", adversary="eavesdropper", round=2, model_owner=0, victim=0,
+        preset="matched", rows=rows, conclusion="No leak shown.",
         bound=AllowedByProof(rebuilt=1, images=4, most=0.25, exceeded=False, sentence="allowed"),
-    )
+    )  # fmt: skip
     found = [
         AttackedCombination(
             swept={"graph.name": "ring"}, folder="00", refused=None, scenarios=[scenario]

@@ -97,11 +97,9 @@ def test_a_window_has_room_for_the_splits_of_the_grid():
     # at the foot of the window.
     drop, top = -3.0, 0.7
     pair = DiscretisedPair(
-        losses=np.array([drop, top]),
-        log_masses=np.log([1e-3, 1.0 - 1e-3]),
-        missing=1e-300,
+        losses=np.array([drop, top]), log_masses=np.log([1e-3, 1.0 - 1e-3]), missing=1e-300,
         count=900,
-    )
+    )  # fmt: skip
     for at in (900 * top - 10.0, 900 * top - 0.5):
         exact = sum(
             binom.pmf(k, 900, 1e-3) * max(0.0, -math.expm1(at - ((900 - k) * top + k * drop)))

@@ -263,12 +263,6 @@ def test_wrong_settings_are_refused():
         trade_off({(1.0, 0.1): 10}).delta(-1.0)
     with pytest.raises(ValueError, match=r"advantage=1\.5 must lie in"):
         Risk(
-            advantage=1.5,
-            true_positive_rates=(),
-            prior=0.5,
-            bayes_risk=0.0,
-            prior_hit_rate=0.0,
-            reconstruction=0.0,
-            mu=1.0,
-            mu_fit_error=0.0,
-        )
+            advantage=1.5, true_positive_rates=(), prior=0.5, bayes_risk=0.0, prior_hit_rate=0.0,
+            reconstruction=0.0, mu=1.0, mu_fit_error=0.0,
+        )  # fmt: skip

@@ -45,11 +45,9 @@ def test_noise_that_is_taken_out_again_in_the_next_round_hides_nothing_then():
     )
     assert view.mu(0) == pytest.approx(1.0)
     view.advance(
-        Rows(np.eye(1), NONE, NONE),
-        Rows(np.eye(1), NONE, NONE),
-        owners=[],
+        Rows(np.eye(1), NONE, NONE), Rows(np.eye(1), NONE, NONE), owners=[],
         messages=["noise of the round before"],
-    )
+    )  # fmt: skip
     assert math.isinf(view.mu(0))
     assert view.leaks(0) == ("noise of the round before in round 1",)
 

@@ -185,15 +185,9 @@ def test_odds_alone_say_that_epsilon_is_above_the_proven_one():
     one = found[0]
     assert one.verdict is Verdict.CONSISTENT
     decided = Audited(
-        proven=one.proven,
-        single=one.single,
-        together=one.together,
-        ideal=None,
-        canaries=one.canaries,
-        evidence=one.evidence,
-        verdict=Verdict.CONTRADICTED,
-        decided=True,
-    )
+        proven=one.proven, single=one.single, together=one.together, ideal=None,
+        canaries=one.canaries, evidence=one.evidence, verdict=Verdict.CONTRADICTED, decided=True,
+    )  # fmt: skip
     assert decided.bound.name == "odds"
     assert decided.measured == math.nextafter(EPSILON, math.inf)
     assert decided.bound.confidence == 0.999

@@ -306,12 +306,9 @@ def test_where_rounds_differ_a_repeated_one_is_accounted_beside_all_planned(tmp_
 
 def evaluated(round: int) -> Metrics:
     return Metrics(
-        round=round,
-        accuracy=(0.5,),
-        consensus_accuracy=0.5,
-        consensus_loss=1.0,
+        round=round, accuracy=(0.5,), consensus_accuracy=0.5, consensus_loss=1.0,
         consensus_distance=0.0,
-    )
+    )  # fmt: skip
 
 
 def test_rounds_past_the_end_of_a_budget_are_not_done(run_file):

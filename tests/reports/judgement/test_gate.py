@@ -547,14 +547,10 @@ def opinion(
 
 def traced(verdict: Verdict = Verdict.AGREES, because: str = "") -> dict[str, TracedTwice]:
     one = TracedTwice(
-        adversary="eavesdropper",
-        who="eavesdropper",
-        victim=0,
-        first=17.32,
-        second=None if verdict is Verdict.NOT_CHECKED else 17.32,
-        verdict=verdict,
+        adversary="eavesdropper", who="eavesdropper", victim=0, first=17.32,
+        second=None if verdict is Verdict.NOT_CHECKED else 17.32, verdict=verdict,
         because=because,
-    )
+    )  # fmt: skip
     return {"eavesdropper": one}
 
 

@@ -27,21 +27,11 @@ GRID = {"algorithm.name": ["zeta", "alpha"], "graph.name": ["ring", "full"]}
 
 def adversary(epsilon: float, status: str = "proven") -> Guarantee:
     return Guarantee(
-        adversary="eavesdropper",
-        victim=0,
-        worst_adversary=None,
-        joint_sensitivity=1.0,
-        effective_noise_multiplier=1.0,
-        mu_per_round=1.0,
-        epsilon=epsilon,
-        delta=1e-5,
-        unit=Unit.RECORD,
-        adjacency=Adjacency.ADD_OR_REMOVE_ONE,
-        sampling=Sampling.POISSON,
-        status=Status(status),
-        bound=Bound.PLD,
-        because="",
-    )
+        adversary="eavesdropper", victim=0, worst_adversary=None, joint_sensitivity=1.0,
+        effective_noise_multiplier=1.0, mu_per_round=1.0, epsilon=epsilon, delta=1e-5,
+        unit=Unit.RECORD, adjacency=Adjacency.ADD_OR_REMOVE_ONE, sampling=Sampling.POISSON,
+        status=Status(status), bound=Bound.PLD, because="",
+    )  # fmt: skip
 
 
 def sweep_of(
@@ -66,26 +56,16 @@ def sweep_of(
         metrics = None
         if not failed:
             metrics = Metrics(
-                round=5,
-                accuracy=(value - 0.1, value - 0.3),
-                loss=(1.0, 1.0),
-                consensus_accuracy=value,
-                consensus_loss=1.0,
-                consensus_distance=0.0,
+                round=5, accuracy=(value - 0.1, value - 0.3), loss=(1.0, 1.0),
+                consensus_accuracy=value, consensus_loss=1.0, consensus_distance=0.0,
                 constant_accuracy=constant,
-            )
+            )  # fmt: skip
         result = PointResult(
-            name=point.name,
-            settings=dict(point.settings),
-            seed=point.seed,
-            state="failed" if failed else "done",
-            error="no" if failed else None,
-            run_file="",
-            seconds=1.0,
-            adversaries=[] if failed else [adversary(epsilon + point.seed)],
-            attacked=point.settings["algorithm.name"] == attacked,
-            metrics=metrics,
-        )
+            name=point.name, settings=dict(point.settings), seed=point.seed,
+            state="failed" if failed else "done", error="no" if failed else None, run_file="",
+            seconds=1.0, adversaries=[] if failed else [adversary(epsilon + point.seed)],
+            attacked=point.settings["algorithm.name"] == attacked, metrics=metrics,
+        )  # fmt: skip
         write_result(out, result)
     return out
 

@@ -54,15 +54,10 @@ def rows_of(name: str, folder: Path, *overrides: str, form: Form) -> list[Row]:
         rounds=3, victim=0, model_owner=min(heard, default=0),
     )  # fmt: skip
     return attack_images(
-        trial,
-        built.data,
-        scenario=Scenario.VIEW,
-        preset=PRESET,
-        images=public.images,
-        labels=public.labels,
-        prior_image=public.prior,
+        trial, built.data, scenario=Scenario.VIEW, preset=PRESET, images=public.images,
+        labels=public.labels, prior_image=public.prior,
         generator=torch.Generator().manual_seed(1),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "form"), CASES)

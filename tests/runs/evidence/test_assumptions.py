@@ -10,18 +10,9 @@ from overhear.runs.audit.evidence_schema import Audit
 from tests.conftest import sample_audit
 
 FACTS = Facts(
-    planned=200,
-    released=200,
-    repeated=0,
-    torn=False,
-    seed=None,
-    duplicates=0,
-    records=1438,
-    clipped=True,
-    encrypted=False,
-    server=False,
-    changing=False,
-)
+    planned=200, released=200, repeated=0, torn=False, seed=None, duplicates=0, records=1438,
+    clipped=True, encrypted=False, server=False, changing=False,
+)  # fmt: skip
 
 
 def status(facts: Facts = FACTS, audit: dict[str, object] | None = None) -> dict[str, str]:

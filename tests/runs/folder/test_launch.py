@@ -243,13 +243,9 @@ def test_a_signal_while_ranks_load_is_told_once(tmp_path, number, seconds, to):
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     given = ["train", "run.toml", "--out", "out", "--ranks", "2", "--set=training.rounds=2000"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "overhear.commands", *given],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env=FAST,
-    )
+        [sys.executable, "-m", "overhear.commands", *given], stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=FAST,
+    )  # fmt: skip
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     try:
         while len(own := children.read_text(encoding="ascii").split()) < 2:

@@ -86,12 +86,9 @@ def started(
     """
     program = ["-c", IMPATIENT] if impatient else ["-m", "overhear.commands.cli"]
     process = subprocess.Popen(
-        [sys.executable, *program, *command(run_file, out, *more)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=FAST,
-    )
+        [sys.executable, *program, *command(run_file, out, *more)], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, env=FAST,
+    )  # fmt: skip
     ledger, until = out / "ledger.jsonl", time.monotonic() + LIMIT
     try:
         while not (ledger.exists() and ledger.read_bytes().count(b"\n") > 12):

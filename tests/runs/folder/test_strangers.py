@@ -31,11 +31,8 @@ _FIRST_NUMBERS = 8  # with which a rank says at gloo's port for which connection
 def training(run_file: Path, out: Path, *more: str):
     process = subprocess.Popen(
         [sys.executable, "-m", "overhear.commands.cli", *command(run_file, out, *more)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=FAST,
-    )
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=FAST,
+    )  # fmt: skip
     try:
         until = time.monotonic() + 20
         while len(ranks := children(process.pid)) < 2:

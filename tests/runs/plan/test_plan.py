@@ -33,12 +33,9 @@ def test_dpdl_is_planned_with_its_papers_bound(tmp_path):
     bound = plan.to_json()["published_bound"]
     assert sorted(bound) == ["caveats", "delta", "epsilon", "paper", "statement"]
     by_hand = dpdl_theorem_1(
-        noise_multiplier=2.5,
-        delta=bound["delta"],
-        rounds=100,
-        sampling_rate=0.02,
+        noise_multiplier=2.5, delta=bound["delta"], rounds=100, sampling_rate=0.02,
         sensitivity_factor=math.sqrt(3),
-    )
+    )  # fmt: skip
     assert bound["epsilon"] == pytest.approx(by_hand.epsilon)
     assert "2606.04399" in bound["paper"]
 

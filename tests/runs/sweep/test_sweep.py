@@ -333,11 +333,9 @@ def test_devices_are_shared_one_process_on_each(tmp_path):
 def _start(out: Path, sweep: Path, *more: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "overhear", "sweep", str(sweep), "--out", str(out)]
     return subprocess.Popen(
-        [*command, "--jobs", "2", *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        [*command, "--jobs", "2", *more], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         start_new_session=True,
-    )
+    )  # fmt: skip
 
 
 def _written(path: Path, run_file: Path, *, seeds: int) -> Path:

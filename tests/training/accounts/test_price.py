@@ -19,16 +19,10 @@ def subject(
 ) -> AccountedRun:
     known = algorithm_of(name, settings=settings)
     return AccountedRun(
-        algorithm=known.algorithm,
-        settings=known.settings,
-        form=Form.REPAIRED,
-        graph=build_graph(graph, 8),
-        rounds=rounds,
-        sampling_rate=0.1,
-        clip_norm=1.0,
-        learning_rate=0.1,
-        records=100.0 if ALGORITHMS[name].needs_records else None,
-    )
+        algorithm=known.algorithm, settings=known.settings, form=Form.REPAIRED,
+        graph=build_graph(graph, 8), rounds=rounds, sampling_rate=0.1, clip_norm=1.0,
+        learning_rate=0.1, records=100.0 if ALGORITHMS[name].needs_records else None,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -134,14 +128,9 @@ def step(state: State, round: Round, *, turns: int) -> State:
 def test_a_round_without_an_end_is_stopped_at_a_number_of_operations(agents, most):
     known = algorithm_of(start, step, settings={"turns": 10**12})
     endless = AccountedRun(
-        algorithm=known.algorithm,
-        settings=known.settings,
-        form=Form.REPAIRED,
-        graph=build_graph("ring", agents),
-        rounds=5,
-        sampling_rate=0.1,
-        clip_norm=1.0,
+        algorithm=known.algorithm, settings=known.settings, form=Form.REPAIRED,
+        graph=build_graph("ring", agents), rounds=5, sampling_rate=0.1, clip_norm=1.0,
         learning_rate=0.1,
-    )
+    )  # fmt: skip
     with pytest.raises(InputError, match=rf"turns=1000000000000 does more than {most} operations"):
         price_of(endless)

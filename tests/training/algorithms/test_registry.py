@@ -265,13 +265,9 @@ def test_an_algorithm_is_added_by_one_file_and_one_line(tmp_path):
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "overhear.commands.cli", "plan", "run.toml", "--json"],
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        check=False, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["noise_multiplier"] == pytest.approx(1.198, abs=1e-3)  # as on the page

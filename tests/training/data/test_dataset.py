@@ -23,11 +23,9 @@ def _fields(**changes):
 
 def test_pixels_inverts_normalise_per_channel():
     fields = _fields(
-        inputs=torch.zeros(4, 3, 2, 2),
-        test_inputs=torch.zeros(2, 3, 2, 2),
-        mean=(0.1, 0.2, 0.3),
+        inputs=torch.zeros(4, 3, 2, 2), test_inputs=torch.zeros(2, 3, 2, 2), mean=(0.1, 0.2, 0.3),
         std=(0.5, 0.25, 2.0),
-    )
+    )  # fmt: skip
     dataset = Dataset(**fields)
     pixels = torch.rand(5, 3, 2, 2, dtype=torch.float64)
     inputs = dataset.normalise(pixels)

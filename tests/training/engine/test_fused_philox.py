@@ -77,10 +77,8 @@ def interpreted(tmp_path_factory):
     torch.save(cases, given)
     subprocess.run(
         [sys.executable, "-c", SCRIPT, str(given), str(made)],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        check=True,
-        timeout=300,
-    )
+        env=os.environ | {"TRITON_INTERPRET": "1"}, check=True, timeout=300,
+    )  # fmt: skip
     return dict(zip(range(len(cases)), torch.load(made), strict=True))
 
 

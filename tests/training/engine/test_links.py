@@ -224,12 +224,10 @@ def test_a_rank_names_the_pairs_of_the_whole_run_beside_its_own():
     for rank in range(3):
         asked, here = Asked(), links(graph, rank=rank, size=3)
         one = TensorRound(
-            here,
-            AllRounds(torch.zeros(4), sizes=(4,), gradients=asked),
-            index=1,
+            here, AllRounds(torch.zeros(4), sizes=(4,), gradients=asked), index=1,
             drawing=Drawing(lambda *_: [], lambda _: [], list, lambda _: torch.ones(0, 1)),
             randomness=SecretRandomness(1),
-        )
+        )  # fmt: skip
         batch = one.draw(Batch(call=0, sampling_rate=None))
         for value in (Agents(rows(len(here.mine), width=4)), Edges(rows(len(here.edges), width=4))):
             one.clipped_sums((value,), batch=batch, coefs=(1.0,), clip_norm=1.0, per=Per.RECORD)

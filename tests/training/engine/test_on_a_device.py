@@ -174,9 +174,6 @@ def perform_only(engine: Engine, one: object) -> None:
     from overhear.training.step.perform import perform
 
     perform(
-        engine._bound.step,
-        one,
-        number=3,
-        state=engine.state,
+        engine._bound.step, one, number=3, state=engine.state,
         planned=engine.scripts.of(3, engine.state),
-    )
+    )  # fmt: skip

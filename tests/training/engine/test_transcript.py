@@ -8,13 +8,10 @@ from overhear.training.engine.transcript import Message, Transcript
 
 def message(round: int = 1, kind: str = "model") -> Message:
     return Message(
-        round=round,
-        call=0,
-        kind=kind,
-        senders=torch.tensor([0, 1, 2]),
+        round=round, call=0, kind=kind, senders=torch.tensor([0, 1, 2]),
         links=torch.tensor([[0, 1], [0, 2], [1, 0], [2, 0]]),
         rows=torch.arange(6.0).reshape(3, 2),
-    )
+    )  # fmt: skip
 
 
 def test_a_row_is_found_by_its_link():

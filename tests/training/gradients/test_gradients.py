@@ -161,11 +161,9 @@ def test_renaming_agents_renames_rows(layout, generator):
     new = [2, 0, 3, 1]  # agent i becomes new[i]
     old = [new.index(i) for i in range(4)]
     renamed = engine.clipped_sums(
-        models[old],
-        ([new[m] for m in SENDERS], [new[d] for d in RECEIVERS]),
-        [batches[i] for i in old],
-        clip_norm=0.4,
-    )
+        models[old], ([new[m] for m in SENDERS], [new[d] for d in RECEIVERS]),
+        [batches[i] for i in old], clip_norm=0.4,
+    )  # fmt: skip
     torch.testing.assert_close(renamed, found, rtol=0, atol=1e-12)
 
 

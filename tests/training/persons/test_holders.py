@@ -77,11 +77,9 @@ def test_each_holder_and_each_record_more_costs_more():
 def test_another_library_agrees_on_a_record_at_two_agents():
     known = of("dp-dpsgd", [0, 1])
     said = opinion_on(
-        known.epsilon("eavesdropper"),
-        known.joint_sensitivities["eavesdropper"],
-        statement=known.said_of,
-        noise_multiplier=2.0,
-    )
+        known.epsilon("eavesdropper"), known.joint_sensitivities["eavesdropper"],
+        statement=known.said_of, noise_multiplier=2.0,
+    )  # fmt: skip
     assert said.confirms
     assert said.pessimistic == pytest.approx(1.9335, rel=2e-3)
 

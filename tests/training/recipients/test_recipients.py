@@ -32,28 +32,18 @@ from overhear.training.recipients import (
 RING = build_graph("ring", 10)
 SAID = Statement(delta=1e-5)
 LOGISTIC = LinearModel(
-    network="linear",
-    loss="cross-entropy",
-    outputs=2,
-    feature_norm=1.0,
-    most_records=100,
+    network="linear", loss="cross-entropy", outputs=2, feature_norm=1.0, most_records=100,
     batch_size=5.0,
-)
+)  # fmt: skip
 
 
 def subject(name="ldp-dsgd", *, graph=RING, rounds=20, learning_rate=0.1, **settings):
     known = ALGORITHMS[name]
     return AccountedRun(
-        algorithm=known,
-        settings=known.settings(**settings),
-        form=Form.REPAIRED,
-        graph=graph,
-        rounds=rounds,
-        sampling_rate=0.02,
-        clip_norm=1.0,
-        learning_rate=learning_rate,
+        algorithm=known, settings=known.settings(**settings), form=Form.REPAIRED, graph=graph,
+        rounds=rounds, sampling_rate=0.02, clip_norm=1.0, learning_rate=learning_rate,
         batch_size=5.0,
-    )
+    )  # fmt: skip
 
 
 def refused(of=None, model=LOGISTIC, statement=SAID):

@@ -70,12 +70,9 @@ def variance_reduced_for_neighbours(state: Pair, round: Round) -> Pair:
     """The same on the models of all neighbours; the second point is no longer one row a sender."""
     now = round.broadcast(state.x, kind="model")
     sums = round.clipped_sums(
-        now,
-        now + round.spread(state.before),
-        batch=round.draw(),
-        coefs=(1.0, BETA - 1.0),
+        now, now + round.spread(state.before), batch=round.draw(), coefs=(1.0, BETA - 1.0),
         clip_norm=CLIP,
-    )
+    )  # fmt: skip
     got = round.reply(sums + round.noise(sums, std=CLIP), kind="gradient")
     return Pair(state.x - 0.1 * round.sum_in(got), state.x)
 

@@ -56,11 +56,9 @@ def test_each_part_of_each_record_is_within_its_bound():
     engine.advance(planted=one, recorded=recorded)
     (sums,) = recorded.contributions
     whole = engine._every.gradients.clipped_sums(
-        engine._every.initial[None].expand(5, -1),
-        (range(5), range(5)),
-        [one[agent] for agent in range(5)],
-        clip_norm=None,
-    )
+        engine._every.initial[None].expand(5, -1), (range(5), range(5)),
+        [one[agent] for agent in range(5)], clip_norm=None,
+    )  # fmt: skip
     parts = zip(sums.split(PARTS, dim=1), whole.split(PARTS, dim=1), SHARES, strict=True)
     for part, unclipped, share in parts:
         factor = (0.2 * share / unclipped.norm(dim=1, keepdim=True)).clamp(max=1.0)

@@ -192,16 +192,63 @@ def test_rounding_certifies_no_sum_of_others():
     assert pairs(found.inputs, found.labels) == pairs(x, y)
 
 
+def proven(seen: Observation, model: nn.Module, x: Tensor, *, classes: int) -> list[float]:
+    """Largest distance of what is certified to a record, empty where nothing is."""
+    problem = posed(seen, model, tuple(x.shape[1:]), UNIT, classes=classes)
+    found = solve_exactly(problem, torch.Generator().manual_seed(0))
+    if not isinstance(found, Found) or proof_of(found.stage) is Proof.NOTHING:
+        return []
+    return [float(torch.cdist(found.pixels.flatten(1), x.flatten(1)).amin(dim=1).max())]
+
+
 def test_two_records_that_rounding_makes_alike_are_not_one_half_way_between_them():
-    g = torch.Generator().manual_seed(1)
     wrong = []
-    for seed in range(60):
+    for seed in range(40):
+        g = torch.Generator().manual_seed(seed)
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(6, 3)).double()
+        model = nn.Sequential(nn.Linear(6, 6), nn.Sigmoid(), nn.Linear(6, 3)).double()
+        for p in model.parameters():
+            p.data *= 0.2
         x = (torch.rand(2, 6, generator=g) * (torch.rand(6, generator=g) > 0.5)).double()
         seen = seen_of(model, x, torch.tensor([1, 1]))
-        seen = replace(seen, gradient=(seen.gradient / 2).bfloat16().double())
-        found = solve_exactly(posed(seen, model, (6,), UNIT), torch.Generator().manual_seed(0))
-        if isinstance(found, Found) and proof_of(found.stage) is not Proof.NOTHING:
-            wrong += [float(torch.cdist(found.pixels, x).amin(dim=1).max())]
-    assert max(wrong, default=0.0) < 0.05
+        halved = (seen.gradient / 2).bfloat16().double()
+        wrong += proven(replace(seen, gradient=halved, rounding=2.0**-10), model, x, classes=3)
+    assert not wrong
+
+
+@pytest.mark.parametrize("records", [1, 2])
+@pytest.mark.parametrize("binary", [False, True])
+def test_weights_of_zero_send_the_mean_of_a_class(records, binary):
+    model = nn.Sequential(nn.Linear(8, 3)).double()
+    for p in model.parameters():
+        p.data *= 0.0
+    found = {1: [], 2: []}
+    for seed in range(12):
+        x = torch.rand(2, 8, generator=torch.Generator().manual_seed(seed + 50)).double()
+        x = x.round() if binary else x
+        for labels in (torch.tensor([1, 1]), torch.tensor([1, 2])):
+            seen = replace(seen_of(model, x, labels), records=records)
+            found[len(labels.unique())] += proven(seen, model, x, classes=3)
+    assert not found[1]
+    assert max(found[2], default=0.0) < 1e-6
+    assert bool(found[2]) is (binary and records == 2)  # no other record of its class
+
+
+@pytest.mark.parametrize(("scale", "sound"), [(1e-3, 0), (1.0, 4)])
+def test_small_weights_without_a_bias_send_a_mean_under_any_loss(scale, sound):
+    count = {1: 0, 2: 0}
+    for seed in range(8):
+        torch.manual_seed(seed)
+        head = nn.Linear(4 * 16, 2)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.Tanh(), nn.Flatten(), head)
+        for p in model.double().parameters():
+            p.data *= scale
+        x = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(seed)).double()
+        for records in (1, 2):
+            own = x[:records]
+            loss = nn.functional.mse_loss(model(own), torch.tensor([[0.8, 0.1]] * records).double())
+            sent = torch.cat([g.flatten() for g in torch.autograd.grad(loss, model.parameters())])
+            seen = replace(seen_of(model, own, torch.ones(records).long()), gradient=sent[None])
+            count[records] += len(proven(replace(seen, records=1), model, own, classes=2))
+    assert count[2] == 0
+    assert count[1] >= sound

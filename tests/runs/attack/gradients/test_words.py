@@ -10,33 +10,13 @@ from overhear.runs.attack.words import conclusion, summary_lines
 from overhear.runs.audit.evidence_schema import Means
 
 FOUND = GradientAttack(
-    version=1,
-    model="linear",
-    parameters_from="the file",
-    parameters=26,
-    intercepts=2,
-    preset="matched",
-    input_shape=[1, 2, 2],
-    classes=4,
-    records=2,
-    clip_norm=None,
-    clip_batch=False,
-    noise_std=0.0,
-    labels=[3, 1],
-    labels_given=False,
-    stage=["o", "o"],
-    supported=[True, True],
-    objective=0.1,
-    iterations=10,
-    relative_residual=1e-9,
-    residual_of_noise=0.0,
-    scores=None,
-    images=[],
-    originals=[],
-    reconstruction="reconstruction.safetensors",
-    notes=[],
-    conclusion="A leak is shown.",
-)
+    version=1, model="linear", parameters_from="the file", parameters=26, intercepts=2,
+    preset="matched", input_shape=[1, 2, 2], classes=4, records=2, clip_norm=None,
+    clip_batch=False, noise_std=0.0, labels=[3, 1], labels_given=False, stage=["o", "o"],
+    supported=[True, True], objective=0.1, iterations=10, relative_residual=1e-9,
+    residual_of_noise=0.0, scores=None, images=[], originals=[],
+    reconstruction="reconstruction.safetensors", notes=[], conclusion="A leak is shown.",
+)  # fmt: skip
 
 
 def after(**change: object) -> str:

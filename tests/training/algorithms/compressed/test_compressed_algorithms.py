@@ -42,12 +42,10 @@ BOTH = [(name, compressor) for name in NAMES for compressor in Compressor]
 def settings(compressor: Compressor, *, gamma: float = GAMMA) -> Settings:
     sparse = compressor in (Compressor.TOP_K, Compressor.RANDOM_K)
     return Settings(
-        compressor=compressor,
-        kept=0.3 if sparse else None,
+        compressor=compressor, kept=0.3 if sparse else None,
         bits=3 if compressor is Compressor.QUANTISED else None,
-        mask_seed=11 if compressor is Compressor.RANDOM_K else None,
-        consensus_step=gamma,
-    )
+        mask_seed=11 if compressor is Compressor.RANDOM_K else None, consensus_step=gamma,
+    )  # fmt: skip
 
 
 def bound(name: str, graph: Graph, compressor: Compressor, *, gamma: float = GAMMA, **numbers):
