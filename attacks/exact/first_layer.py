@@ -323,6 +323,7 @@ _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounde
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
+_WAY = 0.02  # of the box, that another record is away on average
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
@@ -505,7 +506,8 @@ def _pairs(problem: Problem, inputs: Tensor, reach: float) -> list[Tensor]:
     pixels, draw = problem.box.pixels(inputs), torch.Generator().manual_seed(0)
     turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
     drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
-    ways = (reach * (turned - pixels), reach * (drawn - pixels))
+    ways = [to - pixels for to in (turned, drawn)]  # the former is none of an even picture
+    ways = [reach * way for way in ways if float(way.abs().mean()) > _WAY]
     return [problem.box.inputs(torch.cat([pixels + way, pixels - way])) for way in ways]
 
 
@@ -513,7 +515,7 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: floa
     """What two records, in place of one half-way between them, leave of its gradient, relatively.
 
     Where that is no more than a cast may leave, one cannot be told from two. They are a reach of
-    the way to another record away from it.
+    the way to another record away from it. Infinite of one output, which has no cross-entropy.
     """
     of = functools.partial(sent_gradients, problem.observation, problem.model)
     one = of(inputs=inputs, targets=labels).detach()
@@ -521,7 +523,8 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: floa
         of(inputs=pair, targets=labels.repeat(2)).detach()
         for pair in _pairs(problem, inputs, reach)
     ]
-    return min(float((of - one).norm() / one.norm().clamp_min(1e-300)) for of in both)
+    size = float(one.norm())
+    return min(float((of - one).norm()) / size for of in both) if both and size else math.inf
 
 
 def may_be_two(problem: Problem, inputs: Tensor) -> bool:
@@ -571,17 +574,23 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
 
         return grad(output)(values[name]).detach().double()
 
+    # Under a loss that is not known records of one label may differ as little as they do here.
+    labels = range(0, classes, -(-classes // _LABELS))
+    own = [derivative(pixels, label) for label in labels]
+    near = [float(way @ direction / way.norm().clamp_min(1e-300)) for way in own]
+    nearest = max(range(len(own)), key=lambda k: abs(near[k]))
     draw = torch.Generator().manual_seed(0)
     drawn = torch.rand(2, *pixels.shape, generator=draw).to(pixels)
     turned = pixels.flatten().flip(0).reshape(pixels.shape)
+    others = (turned, (turned + drawn[0]) / 2, (pixels + drawn[1]) / 2)
     least = 1.0
-    for x in (turned, (turned + drawn[0]) / 2, (pixels + drawn[1]) / 2):
-        for label in range(0, classes, -(-classes // _LABELS)):
-            delta = derivative(x, label)
+    for x in (x for x in others if float((x - pixels).abs().mean()) > _WAY):
+        made = [(derivative(x, label), direction) for label in labels]
+        for delta, along in [*made, (made[nearest][0], own[nearest])]:
             at = held if bool(held.all()) else held & (delta != 0)
-            delta, way = delta[at], direction[at]
-            if bool(delta.any()) and 2 * int(at.sum()) >= int(held.sum()):
-                across = delta - (delta @ way) / (way @ way) * way
+            delta, along = delta[at], along[at]
+            if bool(delta.any()) and bool(along.any()) and 2 * int(at.sum()) >= int(held.sum()):
+                across = delta - (delta @ along) / (along @ along) * along
                 least = min(least, float(across.norm() / delta.norm()))
     return least
 
