@@ -323,6 +323,7 @@ _SUMMED = 6.0  # the same of gradients that an optimiser has summed, each rounde
 _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
+_FLAT = 1e-3  # of a slope, that others may differ by
 _WAY = 0.02  # of the box, that another record is away on average
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
@@ -372,6 +373,8 @@ def repeated_input(problem: Problem) -> Tensor | None:
         return None
     if _is_one_row(left[:, 0], float(values[0]), edge):
         return None
+    if whole_layer(problem) is not None and _is_flat(left[:, 0]):
+        return None
     # The right direction is the input beside a 1 for the bias, up to a factor.
     direction, last = right[0], abs(float(right[0, -1]))
     if last * float(values[0]) <= rounded:
@@ -399,6 +402,13 @@ def repeated_input(problem: Problem) -> Tensor | None:
 def _is_one_row(direction: Tensor, size: float, edge: float) -> bool:
     """Whether rows but for one are rounding, which has rank 1 of whatever batch and mask."""
     return float(direction.abs().topk(2).values[1]) * size <= edge
+
+
+def _is_flat(slopes: Tensor) -> bool:
+    """Whether all outputs but one have one slope, which no record turns, as of a margin."""
+    others = slopes.abs().sort(descending=True).values[1:]
+    others = others[others > _FLAT * others[:1]]
+    return len(others) > 1 and float(others[0] - others[-1]) <= _FLAT * float(others[0])
 
 
 def whole_layer(problem: Problem) -> Tensor | None:

@@ -346,6 +346,7 @@ _UNSEEN = 1e-2
 """Share of a random direction that equations may fail to show: one pixel of 100 x 100."""
 
 
+_LEAST = 1e-140  # whose square is a number yet
 _DEAD = 1e-100
 """Norm of a gradient by which nothing can be divided, and squared, as a number."""
 
@@ -389,7 +390,7 @@ class _Newton:
         self.deltas: dict[int, Tensor] = {}
         self.missing: dict[int, Tensor] = {}
         self.shares: dict[int, float] = {-1: float(self.left.norm()) / self.size}
-        self.sizes: dict[int, float] = {-1: self.size}
+        self.sizes: dict[int, float] = {-1: max(self.size, _LEAST)}
         delta = level.delta
         # Backward: what each weight gradient lacks.
         for k in range(len(chain) - 1, -1, -1):
@@ -398,7 +399,7 @@ class _Newton:
                 seen = weight_gradient(layer, gradients)
                 self.deltas[k] = delta
                 self.missing[k] = seen - layer.outer(inputs[k], delta)
-                self.sizes[k] = float(seen.norm().clamp_min(1e-300))
+                self.sizes[k] = float(seen.norm().clamp_min(_LEAST))
                 self.shares[k] = float(self.missing[k].norm()) / self.sizes[k]
             delta = pull(delta)
 

@@ -227,12 +227,16 @@ def _told_from_two(
         if not (joint[:, -1].any() and _explains(problem, *certified[:2], most=most)):
             return None
     elif most <= _EXPLAINED:
-        if not seen.is_plain or certified.loss is not None:
+        if certified.loss is not None or seen.task is not None:
             return certified
         # Of what is not rounded the record leaves less than is allowed, and others may not.
-        made = residual(seen, problem.model, inputs=certified.inputs, targets=certified.labels)
-        least = _TOLD * max(made, torch.finfo(torch.float32).eps)
-        return certified if left_by_two(problem, *certified[:2], reach=_WITHIN) > least else None
+        made = torch.finfo(torch.float32).eps
+        if seen.is_plain:
+            at = {"inputs": certified.inputs, "targets": certified.labels}
+            made = max(made, residual(seen, problem.model, **at))
+        return (
+            certified if left_by_two(problem, *certified[:2], reach=_WITHIN) > 10 * made else None
+        )
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
 
@@ -313,7 +317,8 @@ def _patched(problem: Problem, found: Tensor | None) -> Certified | None:
     """The patches of a picture, under the label that explains the gradient best."""
     if found is None:
         return None
-    return _accepted(problem, found, _label(problem, found), allowed=_DETERMINED)
+    one = _accepted(problem, found, _label(problem, found), allowed=_DETERMINED)
+    return None if one is None or may_be_two(problem, one.inputs) else one
 
 
 def _peeled(problem: Problem, _: torch.Generator) -> Certified | None:
@@ -388,7 +393,7 @@ def _single(problem: Problem, found: Certified) -> Certified:
         binary = bool((pixels == pixels.round()).all())
         left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else _NEAR)
         one = told and int((labels == label).sum()) == 1
-        sure.append(one or left > (allowed / 10 if binary else allowed))
+        sure.append(one or left > (allowed if binary else 10 * allowed))  # as of their number
     return Certified(found.inputs[sure], labels[sure])
 
 

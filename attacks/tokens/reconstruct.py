@@ -291,7 +291,10 @@ def _exact(
     )
     if network.follows and not sees_far(network):  # texts exchange what follows on a token
         certificate = replace(certificate, order=False, membership=seen.records == 1)
-    if not certificate.tokens:
+    # Of an embedding without a derivative, as below weights of zero, no row tells a token.
+    at = gradients.get(table.parameter or "")
+    still = at is not None and not bool(at.any()) and not bool(candidates.shown.any())
+    if still or not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
     open_label = explainer.loss == SCALED and classes == 2 and labels is None

@@ -494,10 +494,6 @@ def largest_apart(blocks: Array, own: Array, rounds: Array, b: int) -> float:
         own: likewise.
         rounds: (T,) the numbers of the rounds, rising.
         b: how far apart they are, from 1.
-
-    >>> M = np.full((3, 3), 0.5) + 0.5 * np.eye(3)
-    >>> largest_apart(M, np.ones(3), np.arange(3.0), 2)
-    3.0
     """
     count = len(blocks)
     if not count:

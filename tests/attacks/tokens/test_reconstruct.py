@@ -91,6 +91,28 @@ def test_a_model_that_does_not_see_the_order_gives_multisets_and_says_so(bag, re
     assert "order is not known" in found.notes[0]
 
 
+def test_weights_of_zero_leave_no_row_of_an_embedding_to_tell_a_token():
+    decided = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        model = _Largest()
+        found = _found(sent(model, *drawn(1, 6)), model, 6)
+        decided.append(found.decided)
+    assert set(decided) == {"nothing"}
+
+
+class _Largest(nn.Module):
+    """The largest of each feature of a text, and a layer of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(VOCABULARY, 4), nn.Linear(4, CLASSES)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.words(x).amax(dim=1))
+
+
 def test_attention_without_positions_gives_multisets():
     torch.manual_seed(6)
     model = Encoder(8, positions="none")

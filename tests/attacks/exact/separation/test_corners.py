@@ -252,3 +252,18 @@ def test_small_weights_without_a_bias_send_a_mean_under_any_loss(scale, sound):
             count[records] += len(proven(replace(seen, records=1), model, own, classes=2))
     assert count[2] == 0
     assert count[1] >= sound
+
+
+@pytest.mark.parametrize("loss", ["margin", "entropy"])
+def test_a_loss_of_one_slope_sends_a_mean_of_its_label(loss):
+    margin, entropy = nn.MultiMarginLoss(), nn.CrossEntropyLoss()
+    found: list[float] = []
+    for seed in range(12):
+        torch.manual_seed(seed)
+        model, x = nn.Sequential(nn.Linear(12, 10)).double(), torch.rand(2, 12).double()
+        own, labels = (x, [4, 4]) if loss == "margin" else (x[:1], [4])
+        made = {"margin": margin, "entropy": entropy}[loss](model(own), torch.tensor(labels))
+        sent = torch.cat([g.flatten() for g in torch.autograd.grad(made, model.parameters())])
+        seen = seen_of(model, own[:1], torch.tensor([4]))
+        found += proven(replace(seen, gradient=sent[None]), model, own, classes=10)
+    assert not found if loss == "margin" else len(found) == 12
