@@ -324,6 +324,7 @@ _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
 _FLAT = 1e-3  # of a slope, that others may differ by
+_NEAR = 8  # other records half-way to one
 _WAY = 0.02  # of the box, that another record is away on average
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
@@ -590,9 +591,10 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     near = [float(way @ direction / way.norm().clamp_min(1e-300)) for way in own]
     nearest = max(range(len(own)), key=lambda k: abs(near[k]))
     draw = torch.Generator().manual_seed(0)
-    drawn = torch.rand(2, *pixels.shape, generator=draw).to(pixels)
+    # Before few outputs only which units it activates tells a record from others near it.
+    drawn = torch.rand(_NEAR if classes <= 2 else 2, *pixels.shape, generator=draw).to(pixels)
     turned = pixels.flatten().flip(0).reshape(pixels.shape)
-    others = (turned, (turned + drawn[0]) / 2, (pixels + drawn[1]) / 2)
+    others = (turned, (turned + drawn[0]) / 2, *((pixels + x) / 2 for x in drawn[1:]))
     least = 1.0
     for x in (x for x in others if float((x - pixels).abs().mean()) > _WAY):
         made = [(derivative(x, label), direction) for label in labels]

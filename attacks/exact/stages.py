@@ -57,6 +57,7 @@ SIGNS = "signs"
 RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
+_BY_NUMBER = 4e-7  # of a gradient, where one number tells one record from two
 _BY_ONE = 100.0  # the same where one number tells one record from two
 _NEAR, _WITHIN = 0.1, 0.15  # of the way to another record
 _BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
@@ -232,11 +233,12 @@ def _told_from_two(
         # Of what is not rounded the record leaves less than is allowed, and others may not.
         made = torch.finfo(torch.float32).eps
         if seen.is_plain:
-            at = {"inputs": certified.inputs, "targets": certified.labels}
-            made = max(made, residual(seen, problem.model, **at))
-        return (
-            certified if left_by_two(problem, *certified[:2], reach=_WITHIN) > 10 * made else None
-        )
+            x, y = certified[:2]
+            made = max(made, residual(seen, problem.model, inputs=x, targets=y))
+            if problem.classes == 2 and made > _BY_NUMBER:
+                return None
+        sure = left_by_two(problem, *certified[:2], reach=_WITHIN) > 10 * made
+        return certified if sure else None
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
 

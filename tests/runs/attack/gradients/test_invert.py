@@ -433,13 +433,17 @@ def test_a_batch_is_exact_under_another_weight_of_its_records(loss, said):
 
 @pytest.mark.usefixtures("bare", "quick")
 @pytest.mark.parametrize("target", [0.3, 7.0])
-def test_a_record_before_one_output_is_exact(target):
+@pytest.mark.parametrize(
+    ("name", "stage", "said"), [("build", "one direction", "likely"), ("wide", "exact", "shown")]
+)
+def test_a_record_before_one_output_is_exact(target, name, stage, said):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 1))
+    units = {"build": 12, "wide": 40}[name]  # others near it activate the same of few
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, units), nn.ReLU(), nn.Linear(units, 1))
     path = _under(lambda z, _: (z - target).square().mean(), model)
-    found = attack(path, model="my_model:build")
-    assert (found.stage, found.labels, found.classes) == (["exact"], [-1], 1)
-    assert found.conclusion.startswith("A leak is shown")
+    found = attack(path, model=f"my_model:{name}")
+    assert (found.stage, found.labels, found.classes) == ([stage], [-1], 1)
+    assert found.conclusion.startswith(f"A leak is {said}")
 
 
 @pytest.mark.usefixtures("bare", "quick")
