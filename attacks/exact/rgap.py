@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from ...training.models.parameters import unflatten
+from ..problem.labels import fitted
 from ..problem.problem import Box, Certified, Problem
 from .binary_vertices import joint_of
-from .first_layer import fitted, residual
+from .first_layer import residual
 from .rgap_record import (
     ACCEPTED,
     Activation,

@@ -18,17 +18,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..problem.labels import last_layer
+from ..problem.labels import Fit, fitted, last_layer
 from ..problem.observation import HOST, Observation, sent_gradients
 from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
 from .binary_vertices import records_at_corners, signs_of_input
 from .censored import censored_record
 from .first_layer import (
     PICTURE,
-    Fit,
     angle_of_others,
     first_linear_input,
-    fitted,
     left_by_two,
     may_be_two,
     open_numbers,

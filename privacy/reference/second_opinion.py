@@ -238,10 +238,6 @@ def epsilon_estimate(
 
     Raises:
         Unanswered: dp-accounting does not cover the rounds, or would take too long.
-
-    >>> found = epsilon_estimate({(1.0, 0.01): 1000}, delta=1e-5)
-    >>> round(found.figure, 3)
-    1.828
     """
     kinds = kinds_of(rounds, adjacency)
     _check_delta(kinds, delta)
