@@ -449,7 +449,8 @@ def _pairs(problem: Problem, inputs: Tensor, reach: float) -> list[Tensor]:
     turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
     drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
     ways = [to - pixels for to in (turned, drawn)]  # the former is none of an even picture
-    ways = [reach * way for way in ways if float(way.abs().mean()) > _WAY]
+    far = torch.stack([way.abs().mean() for way in ways]).tolist()
+    ways = [reach * way for way, mean in zip(ways, far, strict=True) if mean > _WAY]
     return [problem.box.inputs(torch.cat([pixels + way, pixels - way])) for way in ways]
 
 
@@ -466,7 +467,9 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: floa
         for pair in _pairs(problem, inputs, reach)
     ]
     size = float(one.norm())
-    return min(float((of - one).norm()) / size for of in both) if both and size else math.inf
+    if not both or size == 0:
+        return math.inf
+    return float(torch.stack([(two - one).norm() for two in both]).min()) / size
 
 
 def may_be_two(problem: Problem, inputs: Tensor) -> bool:
@@ -519,15 +522,17 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     # Under a loss that is not known records of one label may differ as little as they do here.
     labels = range(0, classes, -(-classes // _LABELS))
     own = [derivative(pixels, label) for label in labels]
-    near = [float(way @ direction / way.norm().clamp_min(1e-300)) for way in own]
-    nearest = max(range(len(own)), key=lambda k: abs(near[k]))
+    near = torch.stack([way @ direction / way.norm().clamp_min(1e-300) for way in own])
+    nearest = int(near.abs().argmax())
     draw = torch.Generator().manual_seed(0)
     # Before few outputs only which units it activates tells a record from others near it.
     drawn = torch.rand(_NEAR if classes <= 2 else 2, *pixels.shape, generator=draw).to(pixels)
     turned = pixels.flatten().flip(0).reshape(pixels.shape)
     others = (turned, (turned + drawn[0]) / 2, *((pixels + x) / 2 for x in drawn[1:]))
     least = 1.0
-    for x in (x for x in others if float((x - pixels).abs().mean()) > _WAY):
+    for x in others:
+        if float((x - pixels).abs().mean()) <= _WAY:
+            continue
         made = [(derivative(x, label), direction) for label in labels]
         for delta, along in [*made, (made[nearest][0], own[nearest])]:
             at = held if bool(held.all()) else held & (delta != 0)

@@ -86,10 +86,6 @@ def worst_pair(weights: ArrayLike, *, gossip_steps: int) -> tuple[int, int]:
 
     Raises:
         ValueError: weights is not square and finite.
-
-    >>> path = np.array([[0.5, 0.5, 0.0], [0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
-    >>> worst_pair(path, gossip_steps=2)
-    (2, 1)
     """
     W = square_matrix("weights", weights)
     said, messages = np.zeros_like(W), np.eye(len(W))
