@@ -255,7 +255,7 @@ _CLEAR = 30.0  # times that: the leading one
 _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
 _FLAT = 1e-3  # of a slope, that others may differ by
-_NEAR = 8  # other records half-way to one
+_OTHERS = 8  # records half-way to one
 _WAY = 0.02  # of the box, that another record is away on average
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
@@ -466,10 +466,10 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: floa
         of(inputs=pair, targets=labels.repeat(2)).detach()
         for pair in _pairs(problem, inputs, reach)
     ]
-    size = float(one.norm())
-    if not both or size == 0:
+    if not both or problem.classes == 1:
         return math.inf
-    return float(torch.stack([(two - one).norm() for two in both]).min()) / size
+    least = torch.stack([(two - one).norm() for two in both]).min()
+    return float(least) / max(float(one.norm()), 1e-300)  # 0 where no record sends anything
 
 
 def may_be_two(problem: Problem, inputs: Tensor) -> bool:
@@ -526,7 +526,7 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     nearest = int(near.abs().argmax())
     draw = torch.Generator().manual_seed(0)
     # Before few outputs only which units it activates tells a record from others near it.
-    drawn = torch.rand(_NEAR if classes <= 2 else 2, *pixels.shape, generator=draw).to(pixels)
+    drawn = torch.rand(_OTHERS if classes <= 2 else 2, *pixels.shape, generator=draw).to(pixels)
     turned = pixels.flatten().flip(0).reshape(pixels.shape)
     others = (turned, (turned + drawn[0]) / 2, *((pixels + x) / 2 for x in drawn[1:]))
     least = 1.0

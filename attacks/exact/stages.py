@@ -57,7 +57,8 @@ RANK_ONE = "rank one"
 _TOLD = 2.0  # times what rounding may leave
 _BY_NUMBER = 4e-7  # of a gradient, where one number tells one record from two
 _BY_ONE = 100.0  # the same where one number tells one record from two
-_NEAR, _WITHIN = 0.1, 0.15  # of the way to another record
+_NEAR = 0.15  # of the way to another record
+_FAR = 10.0  # times what one record leaves: two leave more
 _BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
 _ALIKE = 1e-3  # of derivatives of two losses that are one
 _APART = 1e-3  # sine of the angle to another record's derivative
@@ -235,7 +236,7 @@ def _told_from_two(
             made = max(made, residual(seen, problem.model, inputs=x, targets=y))
             if problem.classes == 2 and made > _BY_NUMBER:
                 return None
-        sure = left_by_two(problem, *certified[:2], reach=_WITHIN) > 10 * made
+        sure = left_by_two(problem, *certified[:2], reach=_NEAR) > _FAR * made
         return certified if sure else None
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
@@ -393,7 +394,7 @@ def _single(problem: Problem, found: Certified) -> Certified:
         binary = bool((pixels == pixels.round()).all())
         left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else _NEAR)
         one = told and int((labels == label).sum()) == 1
-        sure.append(one or left > (allowed if binary else 10 * allowed))  # as of their number
+        sure.append(one or left > (allowed if binary else _FAR * allowed))  # as of their number
     return Certified(found.inputs[sure], labels[sure])
 
 
@@ -410,8 +411,8 @@ def _told_apart(problem: Problem, inputs: Tensor, labels: Tensor) -> Certified |
     seen = problem.observation
     if len(inputs) == seen.records:
         return _accepted(problem, inputs, labels)
-    # Of a mean that is clipped the factor of the whole batch is not known.
-    if len(inputs) == 0 or seen.mean_of is not None:
+    # More than there are contradict each other; a clipped mean hides the batch's factor.
+    if not 0 < len(inputs) < seen.records or seen.mean_of is not None:
         return None
     return _part(problem, inputs.to(problem.box.span), labels.to(problem.box.span.device))
 

@@ -16,6 +16,9 @@ Where we differ from the papers: the share and the offset come from the mean pro
 model, and per-record clipping, which shrinks every entry by one unknown factor, is met by trying
 factors and keeping the one that leaves the least residual.
 
+Under another loss the last layer's gradient tells its derivative in z, and `fitted` what a batch
+leaves of all other layers with that.
+
 Shape letters: B records, C classes, D parameters.
 """
 

@@ -35,24 +35,17 @@ its secret coin amplifies. Published and repaired form are the same.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..graphs.graph import Topology
 from .algorithm import Algorithm
+from .dp_ftrl import State, init
 from .strategy import Settings, graph_of, row_of, strategy_table
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..step.handles import Agents
     from ..step.round import Round
-
-
-class State(NamedTuple):
-    """The models, and the noise of the rounds before, (A, D) each."""
-
-    x: Agents
-    past: tuple[Agents, ...]
 
 
 def prepare(
@@ -73,12 +66,6 @@ def prepare(
         step_sizes=step_sizes,
     )
     return {"strategy": table}
-
-
-def init(round: Round, *, strategy: Tensor) -> State:
-    """Every agent starts from the same public model, and remembers no noise."""
-    x = round.initial()
-    return State(x, (0.0 * x,) * (strategy.shape[1] - 1))
 
 
 def step(

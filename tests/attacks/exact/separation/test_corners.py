@@ -267,3 +267,14 @@ def test_a_loss_of_one_slope_sends_a_mean_of_its_label(loss):
         seen = seen_of(model, own[:1], torch.tensor([4]))
         found += proven(replace(seen, gradient=sent[None]), model, own, classes=10)
     assert not found if loss == "margin" else len(found) == 12
+
+
+def test_more_records_than_there_are_prove_none():
+    for seed in range(30):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(8, 4)).double()
+        for p in model.parameters():
+            p.data *= 0.0
+        x, y = torch.rand(3, 8).round().double(), torch.randint(0, 4, (3,))
+        seen = seen_of(model, x, y, clip_norm=0.05)
+        assert max(proven(seen, model, x, classes=4), default=0.0) < 1e-6
