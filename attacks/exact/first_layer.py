@@ -256,7 +256,12 @@ _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
 _FLAT = 1e-3  # of a slope, that others may differ by
 _OTHERS = 8  # records half-way to one
+NEAR = 0.05
+"""Of the way to another record, at which a record is near it."""
+_NEARBY = 0.15  # the same where a loss does not tell them apart, which none does of very near ones
 _WAY = 0.02  # of the box, that another record is away on average
+_EXPLAINED = 1e-4  # of a gradient, that one record leaves at most under a loss of its own
+_ROUNDED = 4e-7  # the same of one that nothing but float32 has rounded
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
@@ -337,10 +342,14 @@ def _is_one_row(direction: Tensor, size: float, edge: float) -> bool:
 
 
 def _is_flat(slopes: Tensor) -> bool:
-    """Whether all outputs but one have one slope, which no record turns, as of a margin."""
-    others = slopes.abs().sort(descending=True).values[1:]
+    """Whether all outputs but one have one slope, which no record turns, as of a margin.
+
+    So has each of two outputs whose slopes are opposite, and one alone.
+    """
+    others = slopes.abs().sort(descending=True).values[len(slopes) > 2 :]
     others = others[others > _FLAT * others[:1]]
-    return len(others) > 1 and float(others[0] - others[-1]) <= _FLAT * float(others[0])
+    one = len(others) == 1 and len(slopes) > 2  # of which one more is not 0
+    return not one and float(others[0] - others[-1]) <= _FLAT * float(others[0])
 
 
 def whole_layer(problem: Problem) -> Tensor | None:
@@ -443,14 +452,20 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
     return made if sure and float(off.norm()) <= max(left, _OFF * size) else None
 
 
-def _pairs(problem: Problem, inputs: Tensor, reach: float) -> list[Tensor]:
-    """(2, *shape) records, a reach of the way to another one before and behind a record."""
+def _pairs(problem: Problem, inputs: Tensor, reach: float, *, others: int = 1) -> list[Tensor]:
+    """(2, *shape) records, a reach of the way to another one before and behind a record.
+
+    Near ones lie in the box, where a number at its end is one of no mean.
+    """
     pixels, draw = problem.box.pixels(inputs), torch.Generator().manual_seed(0)
     turned = pixels.flatten(1).flip(1).reshape(pixels.shape)
-    drawn = torch.rand(pixels.shape, generator=draw).to(pixels)
-    ways = [to - pixels for to in (turned, drawn)]  # the former is none of an even picture
+    drawn = torch.rand(others, *pixels.shape, generator=draw).to(pixels)
+    ways = [reach * (to - pixels) for to in (turned, *drawn)]  # the former may be none
+    if reach < 0.5:
+        room = torch.minimum(pixels, 1 - pixels).clamp_min(0)
+        ways = [way.clamp(-room, room) for way in ways]
     far = torch.stack([way.abs().mean() for way in ways]).tolist()
-    ways = [reach * way for way, mean in zip(ways, far, strict=True) if mean > _WAY]
+    ways = [way for way, mean in zip(ways, far, strict=True) if mean > reach * _WAY]
     return [problem.box.inputs(torch.cat([pixels + way, pixels - way])) for way in ways]
 
 
@@ -475,16 +490,18 @@ def left_by_two(problem: Problem, inputs: Tensor, labels: Tensor, *, reach: floa
 def may_be_two(problem: Problem, inputs: Tensor) -> bool:
     """Whether two records explain a gradient under some loss as well as the one between them.
 
-    So it is where units are linear about all three, before one output or without biases. Of a
-    linear first layer with a bias `angle_of_others` says more.
+    So it is where units are linear about all three, before one output or where the loss has one
+    slope on either side, as a margin; of any other loss where they leave more than rounding of the
+    one's own slopes. Of a linear first layer with a bias `angle_of_others` tells of those far off.
     """
-    if _linear(problem) is not None:
-        return False
     of = functools.partial(fitted, problem.observation, problem.model, classes=problem.classes)
-    if (one := of(inputs=inputs)) is None:
+    if (one := of(inputs=inputs)) is None or one.left > _EXPLAINED:
         return False
+    far = [] if _linear(problem) is not None else _pairs(problem, inputs, 0.5)
+    turned = not _is_flat(one.slopes[0]) and one.left <= _ROUNDED
+    near = [] if turned else _pairs(problem, inputs, _NEARBY, others=_OTHERS)
     most = _PAIRED * max(one.left, torch.finfo(torch.float32).eps)
-    both = [of(inputs=pair) for pair in _pairs(problem, inputs, 0.5)]
+    both = (of(inputs=pair) for pair in (*far, *near))
     return any(fit is not None and fit.left <= most for fit in both)
 
 
@@ -524,6 +541,8 @@ def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None =
     own = [derivative(pixels, label) for label in labels]
     near = torch.stack([way @ direction / way.norm().clamp_min(1e-300) for way in own])
     nearest = int(near.abs().argmax())
+    if not bool(own[nearest].any()):  # nor does the record itself send anything
+        return 0.0
     draw = torch.Generator().manual_seed(0)
     # Before few outputs only which units it activates tells a record from others near it.
     drawn = torch.rand(_OTHERS if classes <= 2 else 2, *pixels.shape, generator=draw).to(pixels)

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from ..problem.labels import Fit, fitted, last_layer
-from ..problem.observation import HOST, Observation, sent_gradients
+from ..problem.observation import HOST, Observation, rounding_of, sent_gradients
 from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
 from .binary_vertices import records_at_corners, signs_of_input
 from .censored import censored_record
 from .first_layer import (
+    NEAR,
     PICTURE,
     angle_of_others,
     first_linear_input,
@@ -57,7 +58,6 @@ RANK_ONE = "rank one"
 _TOLD = 2.0  # times what rounding may leave
 _BY_NUMBER = 4e-7  # of a gradient, where one number tells one record from two
 _BY_ONE = 100.0  # the same where one number tells one record from two
-_NEAR = 0.15  # of the way to another record
 _FAR = 10.0  # times what one record leaves: two leave more
 _BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
 _ALIKE = 1e-3  # of derivatives of two losses that are one
@@ -230,13 +230,14 @@ def _told_from_two(
         if certified.loss is not None or seen.task is not None:
             return certified
         # Of what is not rounded the record leaves less than is allowed, and others may not.
-        made = torch.finfo(torch.float32).eps
+        made = 2 * rounding_of(seen.gradient)
         if seen.is_plain:
             x, y = certified[:2]
             made = max(made, residual(seen, problem.model, inputs=x, targets=y))
             if problem.classes == 2 and made > _BY_NUMBER:
                 return None
-        sure = left_by_two(problem, *certified[:2], reach=_NEAR) > _FAR * made
+        sure = left_by_two(problem, *certified[:2], reach=NEAR) > _FAR * made
+        sure = sure and not (problem.classes <= 2 and may_be_two(problem, certified.inputs))
         return certified if sure else None
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
@@ -263,7 +264,11 @@ def _alike(problem: Problem, _: torch.Generator) -> Certified | None:
     Any row is such a quotient, of noise as well: one outside of the box is none of a record.
     """
     if (inputs := first_linear_input(problem)) is None:
-        return None
+        allowed = _allowed(problem.observation)
+        peeled = None if shows_several(problem) else peel(problem, accepted=allowed)
+        if peeled is None:
+            return None
+        inputs = peeled.inputs
     pixels = problem.box.pixels(inputs)
     inside = float((pixels - pixels.clamp(0, 1)).abs().max()) <= _ALIKE
     return _under_any_loss(problem, inputs) if inside else None
@@ -291,7 +296,7 @@ def _signed(problem: Problem, _: torch.Generator) -> Certified | None:
 
 def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
     """The record of one or several steps, by the spectrum of what these changed."""
-    if (found := repeated_input(problem)) is None:
+    if (found := repeated_input(problem)) is None or may_be_two(problem, found):
         return None
     seen, loss = problem.observation, None
     if seen.local_steps == 1:
@@ -392,7 +397,7 @@ def _single(problem: Problem, found: Certified) -> Certified:
     for x, label, allowed in zip(found.inputs, labels, found.left, strict=True):
         pixels = problem.box.pixels(x)
         binary = bool((pixels == pixels.round()).all())
-        left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else _NEAR)
+        left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else NEAR)
         one = told and int((labels == label).sum()) == 1
         sure.append(one or left > (allowed if binary else _FAR * allowed))  # as of their number
     return Certified(found.inputs[sure], labels[sure])

@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING
 
 from ..graphs.graph import Topology
 from .algorithm import Algorithm, Clip
-from .correlated_step import SharedNoise, State, init, released, unsteered
+from .correlated_step import SharedNoise, released, unsteered
+from .dsgd import State, init
 
 if TYPE_CHECKING:
     from ..step.round import Round

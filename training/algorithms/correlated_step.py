@@ -38,7 +38,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.noise.correlated import victim_information
 from ..graphs.graph import Graph, Topology
 from .algorithm import Clip
+from .dsgd import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,17 +161,6 @@ def objective_rounds(horizon: int, *, rounds: int, graph: Graph) -> int:
             f"of graph {graph.name!r} are not; use horizon=1"
         )
     return counted
-
-
-class State(NamedTuple):
-    """The models, (A, D)."""
-
-    x: Agents
-
-
-def init(round: Round) -> State:
-    """Every agent starts from the same public model."""
-    return State(round.initial())
 
 
 def step(

@@ -52,7 +52,8 @@ from ...privacy.noise.correlated import (
 )
 from ..graphs.graph import Graph, Topology
 from .algorithm import Algorithm, Clip
-from .correlated_step import init, objective_rounds, only_graph, shared_noise, step, unsteered
+from .correlated_step import objective_rounds, only_graph, shared_noise, step, unsteered
+from .dsgd import init
 
 # Of the ratios that are looked at. Beyond, an agent's own noise could fall by no more than 1e-4 A
 # of what it is where L is well connected, and single precision begins to lose what cancels.

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -52,12 +52,12 @@ from ..graphs.graph import Topology
 from . import strategy as of_strategy
 from .algorithm import Algorithm
 from .correlated_step import SharedNoise, shared_noise, unsteered
+from .dp_ftrl import State, init
 from .strategy import graph_of, row_of, strategy_table, weighed_steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..step.handles import Agents
     from ..step.round import Round
 
 
@@ -81,13 +81,6 @@ class Settings:
         of_strategy.Settings(period=self.period, bands=self.bands)
         if self.correlation is not None:
             check_pair_ratio(self.correlation, best="the best one")
-
-
-class State(NamedTuple):
-    """The models, and the noise of the rounds before, (A, D) each."""
-
-    x: Agents
-    past: tuple[Agents, ...]
 
 
 @functools.lru_cache(64)
@@ -138,12 +131,6 @@ def prepare(
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
     return {"strategy": table, "shared": shared_noise(sources, known_to)}
-
-
-def init(round: Round, *, strategy: Tensor) -> State:
-    """Every agent starts from the same public model, and remembers no noise."""
-    x = round.initial()
-    return State(x, (0.0 * x,) * (strategy.shape[1] - 1))
 
 
 def step(

@@ -25,13 +25,13 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...privacy.batches.sampling import Per
 from .algorithm import Algorithm
+from .dsgd import State, init
 
 if TYPE_CHECKING:
-    from ..step.handles import Agents
     from ..step.round import Round
 
 
@@ -54,17 +54,6 @@ class Settings:
 
     order: Order = Order.MIX_THEN_STEP
     clip_per: Per = Per.RECORD
-
-
-class State(NamedTuple):
-    """The models, (A, D)."""
-
-    x: Agents
-
-
-def init(round: Round) -> State:
-    """Every agent starts from the same public model."""
-    return State(round.initial())
 
 
 def step(

@@ -35,14 +35,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...privacy._validate import within
 from ..step.refusals import MOST_STEPS
 from .algorithm import Algorithm
+from .dsgd import State, init
 
 if TYPE_CHECKING:
-    from ..step.handles import Agents
     from ..step.round import Round
     from ..step.values import Batch
 
@@ -87,17 +87,6 @@ class Settings:
         within("cohort_rate", self.cohort_rate, "(0, 1]")
         within("local_steps", self.local_steps, f"[1, {MOST_STEPS}]")
         within("server_rate", self.server_rate, "(0, inf)")
-
-
-class State(NamedTuple):
-    """The models, (A, D)."""
-
-    x: Agents
-
-
-def init(round: Round) -> State:
-    """Every agent starts from the same public model."""
-    return State(round.initial())
 
 
 def step(

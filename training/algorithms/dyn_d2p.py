@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -56,11 +56,11 @@ from ...privacy.published.dyn_d2p import dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 from .algorithm import Algorithm, PlannedRun
+from .dsgd import State, init
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..step.handles import Agents
     from ..step.round import Round
 
 
@@ -92,12 +92,6 @@ class Settings:
             object.__setattr__(self, name, check_course(name, value, by_list, entries))
             if entries is not None:
                 object.__setattr__(self, by_list, tuple(map(float, entries)))
-
-
-class State(NamedTuple):
-    """The models z = x / w, (A, D)."""
-
-    x: Agents
 
 
 def prepare(*, graph: Topology, rounds: int, settings: Settings) -> dict[str, object]:
@@ -142,11 +136,6 @@ def _push_weights(graph: Topology, rounds: int) -> Tensor:
     for index in range(1, rounds + 1):
         w.append(graph.at(index).weights @ w[-1])
     return torch.from_numpy(np.stack(w))
-
-
-def init(round: Round) -> State:
-    """Every agent starts from the same public model."""
-    return State(round.initial())
 
 
 def step(

@@ -41,12 +41,13 @@ An agent that stays away leaves noise of others that no longer cancels, as in Wh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ...privacy.noise.over_time import modes_of
 from ..graphs.graph import Topology
 from .algorithm import Algorithm
 from .correlated_step import unsteered
+from .dp_ftrl import State
 from .strategy import Settings, graph_of, joint_tables, row_of
 
 if TYPE_CHECKING:
@@ -54,13 +55,6 @@ if TYPE_CHECKING:
 
     from ..step.handles import Agents
     from ..step.round import Round
-
-
-class State(NamedTuple):
-    """The models, and the noise of the rounds before in each eigenspace, (A, D) each."""
-
-    x: Agents
-    past: tuple[Agents, ...]
 
 
 def prepare(

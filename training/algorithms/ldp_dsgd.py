@@ -28,7 +28,8 @@ import numpy as np
 
 from ..graphs.graph import Topology
 from .algorithm import Algorithm
-from .correlated_step import init, shared_noise, step
+from .correlated_step import shared_noise, step
+from .dsgd import init
 
 
 def prepare(*, graph: Topology) -> dict[str, object]:

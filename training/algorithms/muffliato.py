@@ -46,6 +46,7 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology, spectral_gap
 from .algorithm import Algorithm, PlannedRun
+from .dsgd import State, init
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,12 +75,6 @@ class Settings:
                 f"gossip_steps={self.gossip_steps} must be at least 1, or 0 for the number that "
                 "the graph asks for"
             )
-
-
-class State(NamedTuple):
-    """The models, (A, D)."""
-
-    x: Agents
 
 
 class Gossip(NamedTuple):
@@ -151,11 +146,6 @@ def _remembers(eigenvalues: np.ndarray, *, steps: int, momentum: float) -> bool:
         before, now = now, momentum * eigenvalues * now + (1.0 - momentum) * before
     gone = (abs(eigenvalues) <= _ZERO) & (steps % 2 == 1)  # p_K is odd there
     return bool((gone | (abs(now) >= _FORGOTTEN)).all())
-
-
-def init(round: Round) -> State:
-    """Every agent starts from the same public model."""
-    return State(round.initial())
 
 
 def step(

@@ -53,7 +53,8 @@ from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.whisper import whisper_theorem_2
 from ..graphs.graph import Topology
 from .algorithm import Algorithm, Clip, PlannedRun
-from .correlated_step import init, objective_rounds, only_graph, shared_noise, step, unsteered
+from .correlated_step import objective_rounds, only_graph, shared_noise, step, unsteered
+from .dsgd import init
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

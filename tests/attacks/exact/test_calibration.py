@@ -211,7 +211,7 @@ def _one_label(problem: Problem, seed: int) -> Tensor:
 def test_of_two_classes_another_loss_tells_no_label(factor, classes, labelled):
     torch.manual_seed(0)
     problem, x = _world(
-        _mlp(12, classes), (8,), classes, seed=0,
+        _mlp(80, classes), (8,), classes, seed=0,
         loss=lambda z, y: factor * nn.functional.cross_entropy(z, y),
     )  # fmt: skip
     found = solve_exactly(problem, torch.Generator().manual_seed(0))

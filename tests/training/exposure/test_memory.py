@@ -1,7 +1,6 @@
 """Noise that later rounds take back: the whole run is the matrix mechanism, and nothing less."""
 
 import functools
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -9,19 +8,14 @@ import pytest
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.errors import UnsupportedView
 from overhear.training import UndeclaredOperation, account, build_graph
+from overhear.training.algorithms.dp_ftrl import State
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.step.round import Round
-from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import trace
 
 NUMBERS = {"learning_rate": 0.1, "clip_norm": 1.0, "noise_std": 1.0, "batch_size": 3.0}
-
-
-class State(NamedTuple):
-    x: Agents
-    past: tuple[Agents, ...]
 
 
 def init(round: Round, *, length: int) -> State:

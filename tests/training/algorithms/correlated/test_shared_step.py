@@ -10,7 +10,7 @@ import torch
 from overhear.privacy import noise_floor, victim_information
 from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.noise.correlated import decor_factor
-from overhear.training.algorithms import ALGORITHMS, bind, decor, whisper
+from overhear.training.algorithms import ALGORITHMS, bind, decor, dsgd, whisper
 from overhear.training.algorithms import correlated_step as correlated_noise
 from overhear.training.algorithms.algorithm import prepared
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
@@ -148,9 +148,7 @@ def test_decor_on_a_ring_of_ten_with_twice_the_variance_in_pairs():
             batch_size=B,
         )
 
-    one = trace(
-        correlated_noise.init, unscaled, graph=ring(10), rounds=2, noise_multiplier=1.0
-    ).rounds[0][0]
+    one = trace(dsgd.init, unscaled, graph=ring(10), rounds=2, noise_multiplier=1.0).rounds[0][0]
     assert joint(one, "eavesdropper") == pytest.approx(mu, rel=1e-9)
 
 
