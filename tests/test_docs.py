@@ -43,27 +43,11 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")  # and pictures
 FLAGS = doctest.ELLIPSIS
 # They train, attack and audit, plan every algorithm, or show what quick tests hold, too.
 SLOW = {
-    "README",
-    "add-an-algorithm",
-    "algorithms",
-    "attacks",
-    "audit-your-own-training",
-    "compare",
-    "dpdl-table",
-    "epsilon",
-    "faq",
-    "opacus",
-    "own-names",
-    "public-implementations",
-    "published-bounds",
-    "round",
-    "testing",
-    "total",
-    "tutorial-attack",
-    "tutorial-budget",
-    "tutorial-sign",
-    "which-algorithm",
-}
+    "README", "add-an-algorithm", "algorithms", "attacks", "audit-your-own-training", "compare",
+    "dpdl-table", "epsilon", "faq", "opacus", "own-names", "public-implementations",
+    "published-bounds", "round", "testing", "total", "tutorial-attack", "tutorial-budget",
+    "tutorial-sign", "which-algorithm",
+}  # fmt: skip
 
 
 class Block(NamedTuple):

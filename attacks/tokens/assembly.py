@@ -11,13 +11,14 @@ Shape letters: B records, L positions, S candidate tokens, N records that are tr
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from scipy.optimize import linear_sum_assignment, nnls
-from torch import Tensor
+from torch import Tensor, nn
 
 from .candidates import Candidates, Space, spanned
 from .layers import Layer, Network, fed_alike, rows_of
@@ -96,6 +97,7 @@ class Assembly:
     records: int
     generator: torch.Generator
     tried: int = 0
+    ended: list[Tensor] = field(default_factory=list)
 
     def distances(
         self, records: Tensor, tests: Sequence[Test] | None = None
@@ -185,16 +187,17 @@ class Assembly:
         """Records all of whose prefixes pass, where rows follow from prefixes, token by token.
 
         As behind causal attention, and of the states of recurrent layers: a prefix of another
-        record than the batch's has a row outside of the span, and is not gone on with.
+        record than the batch's has a row outside of the span, and is not gone on with. What nothing
+        goes on with is kept in `ended`, with -1 behind.
         """
         held, table, length = self.candidates, self.network.table, self.network.length
         layers = [test.layer for test in self.tests]
         choice = [held.tokens[held.allowed[:, place]] for place in range(length)]
         # The last place on which each row depends.
-        probe = torch.stack([options[0] for options in choice]).repeat(length + 1, 1)
-        words = [v for v in range(table.vocabulary) if v != table.padding]
-        for place, options in enumerate(choice):
-            probe[place + 1, place] = words[words[0] == int(options[0])]
+        words = torch.tensor([v for v in range(table.vocabulary) if v != table.padding])
+        probe = torch.stack([[*options, words[0]][0] for options in choice]).repeat(length + 1, 1)
+        for place in range(length):
+            probe[place + 1, place] = words[int(words[0] == probe[0, place])]
         ends = [
             ((fed[1:] - fed[0]).norm(dim=2) > _RANK * fed[0].norm(dim=1)).T.long()
             * torch.arange(1, length + 1)
@@ -205,21 +208,29 @@ class Assembly:
             return []
         found = held.tokens.new_zeros(1, 0)
         for place, options in enumerate(choice):
-            found = torch.cat(
-                [found.repeat_interleave(len(options), 0), options.repeat(len(found))[:, None]], 1
-            )
-            worst = torch.zeros(len(found)).double()
+            before, times = found, len(options)
+            found = found.repeat_interleave(times, 0)
+            found = torch.cat([found, options.repeat(len(before))[:, None]], dim=1)
+            worst, least = torch.zeros(len(found)).double(), torch.full((len(found),), math.inf)
             some = torch.cat([found, probe[:1, place + 1 :].expand(len(found), -1)], dim=1)
             self.tried += some.numel()
-            for test, ended, fed in zip(
-                self.tests, last, rows_of(self.network, layers, some), strict=True
-            ):
+            fed_rows = rows_of(self.network, layers, some) if len(some) else []
+            for test, ended, fed in zip(self.tests, last, fed_rows, strict=False):
                 if bool((ended == place).any()):
                     left = test.space.distances(fed[:, ended == place]).amax(dim=1)
-                    worst = torch.maximum(worst, left / test.space.tolerance)
+                    left = left / test.space.tolerance
+                    worst, least = torch.maximum(worst, left), torch.minimum(least, left)
             if held.hidden:
                 worst[some[:, place] == table.padding] = 0
-            found = found[worst.argsort()[: min(_PREFIXES, int((worst <= 1).sum()))]]
+            kept = worst.argsort()[: min(_PREFIXES, int((worst <= 1).sum()))]
+            goes_on = torch.zeros(len(before), dtype=torch.bool)
+            goes_on[kept // max(times, 1)] = True
+            # A state that a text ends with is fed to the outputs, and to no layer with a next one.
+            last_one = (worst > 1) & ((least <= 1) | ~goes_on.repeat_interleave(times))
+            for some in (before[~goes_on], found[last_one]):
+                behind = (0, length - some.shape[1])
+                self.ended += nn.functional.pad(some, behind, value=-1) if some.numel() else []
+            found = found[kept]
             if len(found) == 0:
                 break
         return list(found)

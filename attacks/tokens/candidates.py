@@ -207,13 +207,6 @@ def outside_few(
         (S,) indices, ascending; none where no such space is told from the rows outside. And whether
         the others fill every direction: else, as of a softmax that is sure, the rows of labels may
         be among those outside.
-
-    >>> rows = torch.randn(50, 2).double() @ torch.randn(2, 6).double()
-    >>> rows[[3, 7]] += torch.randn(2, 6).double()
-    >>> made = torch.Generator().manual_seed(0)
-    >>> found, filled = outside_few(rows, directions=2, most=4, rounding=1e-16, generator=made)
-    >>> found.tolist(), filled
-    ([3, 7], True)
     """
     none, inside = torch.zeros(0, dtype=torch.int64), len(rows) - most
     if directions >= rows.shape[1] or inside <= directions:

@@ -60,8 +60,8 @@ class Certificate:
     Attributes:
         order: whether another order of a record's tokens leaves more of the gradient.
         membership: whether tokens of one position exchanged between records leave more.
-        tokens: whether another token at any place leaves more; else how often a token is there is
-            not known.
+        tokens: whether another token at any place leaves more, and another end; else how often a
+            token is there is not known.
         runner_up: least relative residual of those batches that are told apart; None where none is.
         tested: number of batches that were tried.
     """
@@ -133,9 +133,11 @@ def certified(
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
         ("members", _crossed(batch) if explainer.follows else [], _TESTED),
         ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
+        ("ends", _resized(explainer, batch) if explainer.follows else [], _TESTED),
     )
     length = batch.tokens.shape[1]
-    left: dict[str, list[float]] = {"order": [], "members": [], "tokens": []}
+    left: dict[str, list[float]] = {"order": [], "members": [], "tokens": [], "ends": []}
+    loss = explainer.loss
     # A label may be the token that follows.
     if vocabulary == explainer.classes and explainer.loss != ANY:
         left["tokens"] = [
@@ -144,16 +146,21 @@ def certified(
         ]
     for name, others, most in kinds:
         at = torch.randperm(len(others), generator=generator)[:most].sort().values
+        # The mean runs over other places then.
+        explainer.loss = SCALED if name == "ends" and loss == DECLARED else loss
         for other in (others[int(i)] for i in at):  # with labels, or without
+            if bool((other[:, 1:length] > UNKNOWN).logical_and(other[:, : length - 1] < 0).any()):
+                continue  # which goes on behind its end
             labels = other[:, length] if other.shape[1] > length else batch.labels
             left[name].append(explainer.residual(other[:, :length], labels))
+    explainer.loss = loss
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     alike = {name: any(value <= limit for value in values) for name, values in left.items()}
     return Certificate(
         order=not alike["order"],
         membership=not alike["members"],
-        tokens=not alike["tokens"],
+        tokens=not alike["tokens"] and not alike["ends"],
         runner_up=min(apart, default=None),
         tested=len(every),
     )
@@ -212,6 +219,28 @@ def _continued(batch: Batch, vocabulary: int) -> list[Tensor]:
     return [torch.cat([batch.tokens, labels[:, None]], dim=1) for labels in others]
 
 
+def _resized(explainer: Explainer, batch: Batch) -> list[Tensor]:
+    """(B, L + 1) of texts that may end earlier, one of them shorter or longer by a token.
+
+    What a model is sure of sends nothing: a token is left out, is there twice, or the text goes on
+    with what the model predicts.
+    """
+    found: list[Tensor] = []
+    whole, length = torch.cat([batch.tokens, batch.labels[:, None]], 1), batch.tokens.shape[1]
+    for record, last in enumerate(ends(batch.tokens).tolist()):
+        text, label = whole[record, : last + 1], whole[record, -1:]
+        texts = [torch.cat([text[:at], text[at + 1 :]]) for at in range(last + 1) if last]
+        texts += [torch.cat([text[:at], text[at - 1 :]]) for at in range(1, last + 2)]
+        texts += [torch.cat([text, label])] if bool(label >= 0) else []
+        for some in (text for text in texts if len(text) <= length):
+            other = nn.functional.pad(some, (0, length - len(some)), value=UNKNOWN)
+            after = explainer.at(other[None])[0, len(some) - 1].argmax()[None]
+            for follows in (label, after):
+                found.append(whole.clone())
+                found[-1][record] = torch.cat([other, follows])
+    return found
+
+
 def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:
     """Batches with two tokens of one record exchanged that are no neighbours."""
     found = []
@@ -258,6 +287,11 @@ def _replaced(
     return [other for _, other in sorted(found, key=lambda pair: pair[0])[:_REPLACED]]
 
 
+def ends(tokens: Tensor) -> Tensor:
+    """(B,) last places of texts (B, L) that may end earlier, with -1 behind."""
+    return (tokens >= 0).sum(dim=1) - 1
+
+
 _LABELS = 4  # classes a record that are tried as its label, beside the tokens
 
 
@@ -271,9 +305,6 @@ def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, .
         rows: (V, d) gradient of the table.
         tokens: (S,) tokens of the batch, whose rows hold more.
         records: number B of records.
-
-    >>> likely_labels(torch.tensor([[-0.9], [0.1], [0.1], [0.7]]), torch.tensor([2]), records=1)
-    (0, 1, 2, 3)
     """
     every = torch.arange(len(rows))
     classes = every[~torch.isin(every, tokens)]
@@ -336,14 +367,18 @@ class Explainer:
 
     def logits(self, records: Tensor) -> Tensor:
         """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`."""
-        return self._at(self.observation.points[0, 0], records).log_softmax(dim=-1).flatten(1)
+        return self.at(records).log_softmax(dim=-1).flatten(1)
+
+    def at(self, records: Tensor) -> Tensor:
+        """(N, C) or (N, L, V) logits of records (N, L)."""
+        return self._at(self.observation.points[0, 0], records)
 
     def _at(self, point: Tensor, records: Tensor) -> Tensor:
         """(N, C) or (N, L, V) logits of records (N, L) at parameters (D,)."""
         values = unflatten(self.model, point)
         with torch.no_grad(), twice_differentiable():
-            parts = [functional_call(self.model, values, (some,)) for some in records.split(_SPLIT)]
-        return torch.cat(parts)
+            parts = records.clamp_min(0).split(_SPLIT)
+            return torch.cat([functional_call(self.model, values, (some,)) for some in parts])
 
     def _likely(self, records: Sequence[Tensor]) -> list[list[int]]:
         """Labels that each of some records may have; of a language model the tokens after it.
@@ -362,8 +397,10 @@ class Explainer:
         output = [p.new_full(p.shape, len(p) == self.classes) for p in self.model.parameters()]
         left = left * torch.cat([part.flatten() for part in output])
         step = _STEP * point.norm() / left.norm().clamp_min(1e-300)
-        grown = (self._at(point + step * left, together) - logits)[:, -1]
-        most = grown.topk(min(_FOLLOWING + len(records), self.classes), dim=1).indices
+        grown = self._at(point + step * left, together) - logits
+        grown = grown[torch.arange(len(together)), ends(together)]
+        batch = min(len(records), self.observation.records)
+        most = grown.topk(min(_FOLLOWING + batch, self.classes), dim=1).indices
         return [sorted({0, *row}) for row in most.tolist()]
 
     def gradient(self, record: Tensor, label: int) -> Tensor:
@@ -381,7 +418,8 @@ class Explainer:
         seen = self.observation
         flat = point.detach().clone().requires_grad_()
         with twice_differentiable():  # plain operations, as in the models that were probed
-            logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
+            fed = record[None].clamp_min(0)
+            logits = functional_call(self.model, unflatten(self.model, flat), (fed,))
         loss = token_loss(logits, record[None], torch.tensor([label]))
         (slope,) = torch.autograd.grad(loss, flat)
         [coef] = seen.coefs

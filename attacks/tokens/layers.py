@@ -313,17 +313,15 @@ def token_loss(logits: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: (B, C), or (B, L, V) of a language model.
-        tokens: (B, L).
+        tokens: (B, L); places behind an earlier end, of -1, count for nothing.
         labels: (B,) classes; of a language model the tokens after the last ones.
-
-    >>> nothing = torch.zeros(1, 2, 8)
-    >>> round(token_loss(nothing, torch.tensor([[3, 4]]), torch.tensor([5])).exp().item(), 4)
-    8.0
     """
     if logits.ndim == _MATRIX:
         return cross_entropy(logits, labels)
-    following = torch.cat([tokens[:, 1:], labels[:, None]], dim=1)
-    return cross_entropy(logits.flatten(0, 1), following.flatten())
+    held = tokens >= 0
+    last = held.sum(dim=1, keepdim=True) - 1
+    following = tokens.roll(-1, dims=1).scatter(1, last, labels[:, None])
+    return cross_entropy(logits[held], following[held], reduction="sum") / tokens.numel()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

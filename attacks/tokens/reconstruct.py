@@ -41,6 +41,7 @@ from .certificate import (
     Explainer,
     TokenReconstruction,
     certified,
+    ends,
     likely_labels,
 )
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
@@ -62,6 +63,8 @@ _OTHER_LOSS = {
 }
 _ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
+_ENDS = "texts end before the length that is declared, and places behind count for nothing"
+_ENDED = 24  # texts that end earlier and are tried
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
 
@@ -147,7 +150,7 @@ def reconstruct_tokens(
         with suppress(InputError):  # of more tokens than it has
             other = _exact(*_shorter(network, explainer), labels=None, deep=False, **how)
             if other.certificate is not None:
-                return _with_last(other)
+                return _with_last(other, length=length)
         return _exact(network, explainer, labels=labels, deep=True, **how)
 
 
@@ -178,15 +181,17 @@ def _shorter(network: Network, explainer: Explainer) -> tuple[Network, Explainer
     return replace(network, length=length), explainer
 
 
-def _with_last(found: TokenReconstruction) -> TokenReconstruction:
-    """The same with the token that follows each record as its last one."""
-    tokens = torch.cat([found.tokens, found.labels[:, None]], dim=1)
+def _with_last(found: TokenReconstruction, *, length: int) -> TokenReconstruction:
+    """The same with the token that follows each record behind it, where that is of its length."""
+    at = ends(found.tokens)[:, None] + 1
+    tokens = nn.functional.pad(found.tokens, (0, 1), value=UNKNOWN)
+    tokens = tokens.scatter(1, at, found.labels[:, None])[:, :length]
     return replace(
         found,
         tokens=tokens if found.decided == "sequences" else tokens.sort(dim=1).values,
-        labels=torch.full_like(found.labels, UNKNOWN),
+        labels=torch.where(at[:, 0] < length, UNKNOWN, found.labels),
         notes=tuple(note for note in found.notes if note != _NEXT),
-        found=tuple(tokens.unique().tolist()),
+        found=tuple(tokens[tokens >= 0].unique().tolist()),
     )
 
 
@@ -297,11 +302,14 @@ def _exact(
     if still or not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
+    ended = bool((batch.tokens < 0).any())
+    if ended and decided != "sequences":
+        return _undecided(seen, known, length=length, why=notes[0])
     open_label = explainer.loss == SCALED and classes == 2 and labels is None
     notes += (_NEXT,) if network.follows else ()
-    notes += _OTHER_LOSS.get(explainer.loss, ())
+    notes += _OTHER_LOSS.get(explainer.loss, ()) if not ended else (_ENDS,)
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
-    return TokenReconstruction(
+    found = TokenReconstruction(
         tokens=tokens,
         # Of two classes every derivative that sums to 0 is a multiple of one of a label.
         labels=batch.labels.clamp(max=UNKNOWN) if open_label else batch.labels,
@@ -314,6 +322,7 @@ def _exact(
         power=1.0,
         notes=notes,
     )
+    return _with_last(found, length=length) if ended else found
 
 
 def _assembled(
@@ -328,10 +337,10 @@ def _assembled(
     progress: Progress | None,
 ) -> Batch | None:
     """The batch that explains most of the gradient; by algebra alone unless the search is deep."""
-    if not bool(held.allowed.any(dim=0).all()):
+    whole, records = bool(held.allowed.any(dim=0).all()), explainer.observation.records
+    if not whole and not network.follows:
         return None
-    records = explainer.observation.records
-    starts = suggested(held, records=records, generator=generator)
+    starts = suggested(held, records=records, generator=generator) if whole else []
     best = explainer.labelled(starts)
     if best is not None and best.residual <= allowed:
         return best
@@ -341,16 +350,19 @@ def _assembled(
         search = Assembly(
             network=network, tests=tests, candidates=held, records=records, generator=generator
         )
-        for way in (search.prefixes, lambda: search.search(starts) if deep else []):
+        for way in (search.prefixes, lambda: search.search(starts) if deep and whole else []):
             rows = way()
             other = explainer.labelled(rows)
             if other is not None and (best is None or other.residual < best.residual):
                 best = other
             if best is not None and best.residual <= allowed:
                 return best
+            # Texts that end earlier, whose other places count for nothing, where tokens are told.
+            ended = sorted(search.ended, key=lambda row: -int((row >= 0).sum()))[:_ENDED]
+            rows = [*rows, *ended] if network.follows and not deep else rows
             if (other := explainer.explained(rows, allowed=allowed)) is not None:
                 return other
-    if not deep:
+    if not deep or not whole:
         return best
     return refined(explainer, held, best, generator=generator, allowed=allowed, progress=progress)
 

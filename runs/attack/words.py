@@ -136,12 +136,14 @@ def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
     copies, met = _copies(found, tokens), Counter[tuple[int, ...]]()
     for index, (label, stage) in enumerate(zip(found.labels, found.stage, strict=True)):
         read = f"label {label}{known}" if label >= 0 else "label unknown"
-        met[key := (label, *tokens.tokens[index])] += 1
+        own = tokens.tokens[index]
+        met[key := (label, *own)] += 1
         if met[key] % copies:  # the last of equal ones stands for them
             continue
-        if any(token >= 0 for token in tokens.tokens[index]):
+        if any(token >= 0 for token in own):
             order = ", in no order" if tokens.decided in ("multisets", "batch") else ""
-            lines.append(f"record {index}: {read}, {stage}{order}: {' '.join(shown[index])}")
+            end = len(own) if found.noise_std else len(own) - own.count(-1)  # of texts that end
+            lines.append(f"record {index}: {read}, {stage}{order}: {' '.join(shown[index][:end])}")
         else:
             lines.append(f"record {index}: {read}, no token at a place is known")
     of = tokens.present_words or [str(token) for token in tokens.present]

@@ -318,11 +318,16 @@ def test_a_language_model_that_takes_one_length_alone_is_no_error():
     assert set(found.found) <= set(x.flatten().tolist())
 
 
-def _false(seeds: Iterable[int], *, spoken: bool = False, **how: Any) -> tuple[list[int], int]:
+def _false(
+    seeds: Iterable[int], *, spoken: bool = False, ended: bool = False, **how: Any
+) -> tuple[list[int], int]:
     """Of random problems those of which more is claimed than is there, and how many are decided."""
     wrong, decided = [], 0
     for seed in seeds:
         model, x, y = varied(seed, spoken=spoken)
+        if ended:
+            kept = torch.randint(2, model.length + 1, (len(x), 1))
+            x, y = torch.where(torch.arange(model.length) < kept, x, -1), None
         found = reconstruct_tokens(
             sent(model, x, y, **how), model, length=model.length, classes=model.classes,
             generator=torch.Generator().manual_seed(0),
@@ -332,7 +337,7 @@ def _false(seeds: Iterable[int], *, spoken: bool = False, **how: Any) -> tuple[l
             "multisets": lambda tokens: _rows(tokens.sort(dim=1).values),
             "batch": lambda tokens: sorted(tokens.flatten().tolist()),
         }
-        true = set(found.found) <= set(x.flatten().tolist())
+        true = set(found.found) <= set(x.flatten().tolist()) - {-1}
         if claimed := claims.get(found.decided):
             decided += 1
             true &= claimed(found.tokens) == claimed(x)
@@ -376,6 +381,9 @@ def test_no_text_of_a_random_language_model_is_falsely_certified():
     wrong, decided = _false(range(60), spoken=True)
     assert wrong == []
     assert decided >= 45
+    wrong, decided = _false(range(60), spoken=True, ended=True)
+    assert wrong == []
+    assert decided >= 10, decided
 
 
 @pytest.mark.parametrize(
@@ -398,6 +406,24 @@ def test_texts_of_language_models_and_recurrent_layers_are_read_in_order(records
     found = _found(sent(model, x, y), model, 6, classes=model.classes)
     assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
     assert sorted(found.labels.tolist()) == ([-1] * records if y is None else sorted(y.tolist()))
+
+
+@pytest.mark.parametrize(("mixed", "shared"), [("causal", 0), ("causal", 1), ("LSTM", 0)])
+def test_texts_that_end_before_the_length_that_is_declared_are_read(mixed, shared):
+    torch.manual_seed(2)
+    model, x = _given(mixed=mixed, shared=bool(shared)), drawn(2, 6)[0]
+    x[0, 3:], x[1, 5:] = -1, -1
+    found = _found(sent(model, x, None), model, 6, classes=VOCABULARY)
+    assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
+    assert "texts end before the length" in found.notes[-1]
+
+
+def test_an_end_that_a_model_does_not_tell_is_not_claimed(monkeypatch):
+    """Without places a token that is said again and again sends what it does once."""
+    how = {"spoken": True, "ended": True}
+    assert _false((13, 31), **how) == ([], 0)
+    monkeypatch.setattr(certificate, "_resized", lambda *_: [])
+    assert _false((13, 31), **how) == ([13, 31], 2)
 
 
 def _given(**kind: Any) -> Varied:
@@ -488,11 +514,8 @@ def test_a_table_that_the_output_shares_is_told_from_what_the_output_adds():
     model, (x, _) = _Tied(6), drawn(2, 6)
     seen = sent(model, x, torch.tensor([7, 41]))
     assert bool(seen.gradient[0, : VOCABULARY * 32].reshape(-1, 32).ne(0).any(dim=1).all())
-    found = reconstruct_tokens(
-        seen, model, length=6, classes=VOCABULARY, generator=torch.Generator().manual_seed(0)
-    )
-    assert found.decided == "sequences"
-    assert sorted(found.tokens.tolist()) == sorted(x.tolist())
+    found = _found(seen, model, 6, classes=VOCABULARY)
+    assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
     assert found.labels.sort().values.tolist() == [7, 41]
     noisy = replace(seen, covariance=torch.tensor([[1e-8]]).double())
     with pytest.raises(ValueError, match="under noise no row is distinguishable from those"):

@@ -110,12 +110,15 @@ def sent(
     model: nn.Module, tokens: Tensor, labels: Tensor | None, *, noise_std: float = 0.0,
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy, **said: Any,
 ) -> Observation:  # fmt: skip
-    """What a training script leaves, with noise on top; of text alone where there are no labels."""
+    """What a training script leaves, with noise on top; of text alone where there are no labels.
+
+    Texts may end earlier, with -1 behind, which counts for nothing.
+    """
     model.zero_grad()
-    logits = model(tokens)
+    logits = model(tokens.clamp_min(0))
     if logits.ndim > 2:
         whole = tokens if labels is None else torch.cat([tokens, labels[:, None]], dim=1)
-        labels = whole[:, 1:].flatten()
+        labels = whole[:, 1:].flatten().masked_fill(whole[:, 1:].flatten() < 0, -100)
         logits = logits[:, : whole.shape[1] - 1].flatten(0, 1)
     loss(logits, labels).backward()
     rows = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]

@@ -409,31 +409,13 @@ def the_address():
 
 
 CAUGHT = [
-    closure_counter,
-    late_counter,
-    iterator_of_clips,
-    one_noise_for_all_rounds,
-    noise_of_the_run,
-    caught_refusal,
-    caught_refusal_of_everything,
-    told_by_hasattr,
-    told_by_the_stack,
-    more_messages_in_the_run,
-    fewer_messages_in_the_run,
-    message_in_round_three,
-    public_tensor_of_the_outside,
-    array_of_the_outside,
-    random_numbers,
-    a_generator,
-    attributes_of_the_function,
-    a_stale_state,
-    a_value_of_another_round,
-    a_batch_of_another_round,
-    a_list_that_turns,
-    a_round_that_is_kept,
-    the_clock,
-    the_address,
-]
+    closure_counter, late_counter, iterator_of_clips, one_noise_for_all_rounds, noise_of_the_run,
+    caught_refusal, caught_refusal_of_everything, told_by_hasattr, told_by_the_stack,
+    more_messages_in_the_run, fewer_messages_in_the_run, message_in_round_three,
+    public_tensor_of_the_outside, array_of_the_outside, random_numbers, a_generator,
+    attributes_of_the_function, a_stale_state, a_value_of_another_round, a_batch_of_another_round,
+    a_list_that_turns, a_round_that_is_kept, the_clock, the_address,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("made", CAUGHT, ids=lambda f: f.__name__)
