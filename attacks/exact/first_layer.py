@@ -256,12 +256,11 @@ _APART = 50.0  # times the same: the angle of another record's derivative
 _LABELS = 32  # of another record, at most
 _FLAT = 1e-3  # of a slope, that others may differ by
 _OTHERS = 8  # records half-way to one
-NEAR = 0.05
-"""Of the way to another record, at which a record is near it."""
-_NEARBY = 0.15  # the same where a loss does not tell them apart, which none does of very near ones
+NEAR, NEARER = 0.15, 0.05
+"""Of the way to another record, at which a record is near it, within the box."""
 _WAY = 0.02  # of the box, that another record is away on average
 _EXPLAINED = 1e-4  # of a gradient, that one record leaves at most under a loss of its own
-_ROUNDED = 4e-7  # the same of one that nothing but float32 has rounded
+_ROUNDED = 4.0  # times what rounding leaves of it: the most that the record's own slopes leave
 _PAIRED = 10.0  # times what one record leaves of a gradient: two leave more
 _DETERMINED = 0.05  # error of a number, of the box, up to which an input is determined
 
@@ -497,12 +496,13 @@ def may_be_two(problem: Problem, inputs: Tensor) -> bool:
     of = functools.partial(fitted, problem.observation, problem.model, classes=problem.classes)
     if (one := of(inputs=inputs)) is None or one.left > _EXPLAINED:
         return False
-    far = [] if _linear(problem) is not None else _pairs(problem, inputs, 0.5)
-    turned = not _is_flat(one.slopes[0]) and one.left <= _ROUNDED
-    near = [] if turned else _pairs(problem, inputs, _NEARBY, others=_OTHERS)
+    rounding = max(problem.observation.rounding, torch.finfo(torch.float32).eps)
+    turned = not _is_flat(one.slopes[0]) and one.left <= _ROUNDED * rounding
+    both = [] if turned else _pairs(problem, inputs, NEAR, others=_OTHERS)
+    both += [] if _linear(problem) is not None else _pairs(problem, inputs, 0.5)
+    fits = (of(inputs=pair) for pair in both)
     most = _PAIRED * max(one.left, torch.finfo(torch.float32).eps)
-    both = (of(inputs=pair) for pair in (*far, *near))
-    return any(fit is not None and fit.left <= most for fit in both)
+    return any(fit is not None and fit.left <= most for fit in fits)
 
 
 def angle_of_others(problem: Problem, pixels: Tensor, direction: Tensor | None = None) -> float:

@@ -25,6 +25,7 @@ from .binary_vertices import records_at_corners, signs_of_input
 from .censored import censored_record
 from .first_layer import (
     NEAR,
+    NEARER,
     PICTURE,
     angle_of_others,
     first_linear_input,
@@ -56,7 +57,6 @@ SIGNS = "signs"
 RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 _TOLD = 2.0  # times what rounding may leave
-_BY_NUMBER = 4e-7  # of a gradient, where one number tells one record from two
 _BY_ONE = 100.0  # the same where one number tells one record from two
 _FAR = 10.0  # times what one record leaves: two leave more
 _BINARY = 0.01  # off 0 and 1, which no two unlike records have where they are mixed
@@ -219,8 +219,9 @@ def _told_from_two(
     """
     seen, joint = problem.observation, whole_layer(problem)
     most, times = max(allowed, _allowed(seen)) if seen.is_plain else 0.0, _TOLD
+    rounding = max(seen.rounding, torch.finfo(torch.float32).eps)
     if joint is not None and len(joint) == 2:
-        most = _ROUNDED * max(seen.rounding, torch.finfo(torch.float32).eps)
+        most = _ROUNDED * rounding
         pixels = problem.box.pixels(certified.inputs)
         binary = float((pixels - pixels.round().clamp(0, 1)).abs().max()) <= _BINARY
         times = _TOLD if binary and seen.shown is None else _BY_ONE
@@ -229,16 +230,15 @@ def _told_from_two(
     elif most <= _EXPLAINED:
         if certified.loss is not None or seen.task is not None:
             return certified
-        # Of what is not rounded the record leaves less than is allowed, and others may not.
-        made = 2 * rounding_of(seen.gradient)
+        # Of what is not rounded the record leaves less than is allowed, and others may not; what
+        # rounding does not explain may be what near ones leave.
+        (x, y), made = certified[:2], 2 * rounding_of(seen.gradient)
         if seen.is_plain:
-            x, y = certified[:2]
             made = max(made, residual(seen, problem.model, inputs=x, targets=y))
-            if problem.classes == 2 and made > _BY_NUMBER:
-                return None
-        sure = left_by_two(problem, *certified[:2], reach=NEAR) > _FAR * made
-        sure = sure and not (problem.classes <= 2 and may_be_two(problem, certified.inputs))
-        return certified if sure else None
+        reach = NEAR if made <= _FAR * rounding else NEARER
+        if problem.classes <= 2 and may_be_two(problem, x):
+            return None
+        return certified if left_by_two(problem, x, y, reach=reach) > _FAR * made else None
     return certified if left_by_two(problem, *certified[:2]) > times * most else None
 
 
@@ -378,6 +378,7 @@ def _separated(problem: Problem, generator: torch.Generator) -> Certified | Foun
     if bool((separated.labels < 0).any()):
         whole = first is None and len(separated.labels) == problem.observation.records
         return _under_any_loss(problem, separated.inputs) if whole else first
+    separated = _single(host, separated)
     if first is None:
         return _told_apart(problem, separated.inputs, separated.labels)
     return _joined(problem, first, separated.inputs, separated.labels)
@@ -388,8 +389,7 @@ def _single(problem: Problem, found: Certified) -> Certified:
 
     Several are alike where the derivatives that they send are, within what is allowed: of a linear
     layer of zeros all of one label. There a class that is absent tells the sum of each other one,
-    which is one record where all records are counted. Sums of few other numbers than 0 and 1 have
-    some others; unlike records of such numbers are far from each other.
+    which is one record where all records are counted. Unlike binary records are far apart.
     """
     labels = found.labels
     told = len(labels) == problem.observation.records and len(labels.unique()) < problem.classes
@@ -397,7 +397,7 @@ def _single(problem: Problem, found: Certified) -> Certified:
     for x, label, allowed in zip(found.inputs, labels, found.left, strict=True):
         pixels = problem.box.pixels(x)
         binary = bool((pixels == pixels.round()).all())
-        left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else NEAR)
+        left = left_by_two(problem, x[None], label[None], reach=0.5 if binary else NEARER)
         one = told and int((labels == label).sum()) == 1
         sure.append(one or left > (allowed if binary else _FAR * allowed))  # as of their number
     return Certified(found.inputs[sure], labels[sure])

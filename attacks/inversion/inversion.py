@@ -314,14 +314,14 @@ def reconstruct(
             another problem.
 
     >>> from overhear.attacks.problem.observation import observe
-    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
-    >>> flat, x = torch.linspace(1, -1, 26), torch.tensor([[0.2, 0.9, 0.4]])
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
+    >>> flat, x = torch.linspace(1, -1, 31).sin(), torch.tensor([[0.2, 0.9, 0.4]])
     >>> seen = observe(
     ...     model, flat, inputs=x, targets=torch.tensor([1]), clip_norm=1.0, noise_std=0.0,
     ...     generator=torch.Generator(),
     ... )
     >>> found = reconstruct(
-    ...     seen, model, preset="matched", input_shape=(3,), classes=2,
+    ...     seen, model, preset="matched", input_shape=(3,), classes=3,
     ...     bounds=(torch.tensor(0.0), torch.tensor(1.0)), generator=torch.Generator(),
     ... )
     >>> found.stage, found.labels.tolist(), round((found.inputs - x).abs().max().item(), 4)

@@ -91,6 +91,7 @@ READ_BY_ATTACKS = {
     ("attacks/exact/first_layer.py", "_is_one_row"): "a rank is looked at once",
     ("attacks/exact/stages.py", "_tells_labels"): "a rank is looked at once",
     ("attacks/exact/first_layer.py", "angle_of_others"): "a rank is looked at once",
+    ("attacks/problem/labels.py", "fitted"): "what is left of an equation is told",
     ("attacks/problem/observation.py", "rounding_of"): "what a cast left is told",
     ("attacks/inversion/fallback.py", "_explains_more"): "what is left is told",
     ("attacks/inversion/fallback.py", "_distance"): "what is left is told",
