@@ -125,7 +125,7 @@ def certified(
         vocabulary: number V of all tokens.
         generator: chooses which are tried, where there are too many.
     """
-    limit = _APART * max(batch.residual, _LEAST)
+    limit, length = _APART * max(batch.residual, _LEAST), batch.tokens.shape[1]
     kinds = (
         ("order", _reordered(batch.tokens), _TESTED),
         ("order", _transposed(batch.tokens, generator), _TESTED),
@@ -133,9 +133,8 @@ def certified(
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
         ("members", _crossed(batch) if explainer.follows else [], _TESTED),
         ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
-        ("ends", _resized(explainer, batch) if explainer.follows else [], _TESTED),
+        ("ends", _resized(explainer, batch) if explainer.follows and length > 1 else [], _TESTED),
     )
-    length = batch.tokens.shape[1]
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": [], "ends": []}
     loss = explainer.loss
     # A label may be the token that follows.
@@ -154,6 +153,8 @@ def certified(
             labels = other[:, length] if other.shape[1] > length else batch.labels
             left[name].append(explainer.residual(other[:, :length], labels))
     explainer.loss = loss
+    if explainer.follows and _counts_no_start(explainer, batch.tokens):
+        left["ends"].append(batch.residual)
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     alike = {name: any(value <= limit for value in values) for name, values in left.items()}
@@ -220,10 +221,10 @@ def _continued(batch: Batch, vocabulary: int) -> list[Tensor]:
 
 
 def _resized(explainer: Explainer, batch: Batch) -> list[Tensor]:
-    """(B, L + 1) of texts that may end earlier, one of them shorter or longer by a token.
+    """(B, L + 1) of texts that may end earlier, one of them shorter or longer.
 
-    What a model is sure of sends nothing: a token is left out, is there twice, or the text goes on
-    with what the model predicts.
+    What a model is sure of sends nothing, and what it sends twice is sent once by half a text: a
+    token is left out or is there twice, the text goes on with what the model predicts, or is cut.
     """
     found: list[Tensor] = []
     whole, length = torch.cat([batch.tokens, batch.labels[:, None]], 1), batch.tokens.shape[1]
@@ -231,14 +232,26 @@ def _resized(explainer: Explainer, batch: Batch) -> list[Tensor]:
         text, label = whole[record, : last + 1], whole[record, -1:]
         texts = [torch.cat([text[:at], text[at + 1 :]]) for at in range(last + 1) if last]
         texts += [torch.cat([text[:at], text[at - 1 :]]) for at in range(1, last + 2)]
+        texts += [text[: (last + 1) // part] for part in (2, 3) if last + 1 >= part]
         texts += [torch.cat([text, label])] if bool(label >= 0) else []
-        for some in (text for text in texts if len(text) <= length):
-            other = nn.functional.pad(some, (0, length - len(some)), value=UNKNOWN)
-            after = explainer.at(other[None])[0, len(some) - 1].argmax()[None]
-            for follows in (label, after):
+        texts = [text for text in texts if len(text) <= length]
+        padded = [nn.functional.pad(t, (0, length - len(t)), value=UNKNOWN) for t in texts]
+        after = explainer.at(torch.stack(padded)).argmax(dim=2)
+        for other, sure, of in zip(padded, after, texts, strict=True):
+            for follows in {int(label), int(sure[len(of) - 1])}:
                 found.append(whole.clone())
-                found[-1][record] = torch.cat([other, follows])
+                found[-1][record] = torch.cat([other, torch.tensor([follows])])
     return found
+
+
+def _counts_no_start(explainer: Explainer, tokens: Tensor) -> bool:
+    """Whether a text begins with a token twice, and the model says as much of it without one."""
+    for text in (row[row >= 0] for row in tokens):
+        if len(text) > 1 and text[0] == text[1]:
+            logits, without = (explainer.at(t[None])[0] for t in (text, text[1:]))
+            if torch.allclose(logits[1:], without, rtol=1e-9, atol=1e-9):
+                return True
+    return False
 
 
 def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:

@@ -124,7 +124,7 @@ def reconstruct_tokens(
             "the model looks no inputs up in an embedding, so its records are no tokens; use "
             "reconstruct for pictures and numbers"
         )
-    _check(observation, table, labels=labels, public=public, length=length)
+    _check(observation, table, labels=labels, public=public, length=length, classes=classes)
     seen = observation.to(device=HOST, dtype=torch.float64)
     with full_precision():
         network = network_of(model, seen.points[0, 0], table=table, length=length)
@@ -196,8 +196,9 @@ def _with_last(found: TokenReconstruction, *, length: int) -> TokenReconstructio
 
 
 def _check(
-    seen: Observation, table: Table, *, labels: Tensor | None, public: Tensor | None, length: int
-) -> None:
+    seen: Observation, table: Table, *, labels: Tensor | None, public: Tensor | None, length: int,
+    classes: int,
+) -> None:  # fmt: skip
     if seen.task is not None or len(seen.coefs) != 1 or seen.local_steps != 1:
         raise InputError(
             "tokens are rebuilt from gradients of the cross-entropy at one point each, not from "
@@ -214,6 +215,8 @@ def _check(
         )
     if labels is not None and labels.shape != (seen.records,):
         raise InputError(f"labels of shape {tuple(labels.shape)} must be ({seen.records},)")
+    if labels is not None and not bool(((labels >= 0) & (labels < classes)).all()):
+        raise InputError(f"labels {labels.tolist()} must lie in 0 to {classes - 1}, the outputs")
     if public is not None:
         check_tokens(public, vocabulary=table.vocabulary, length=length, name="public")
 
@@ -299,13 +302,15 @@ def _exact(
     # Of an embedding without a derivative, as below weights of zero, no row tells a token.
     at = gradients.get(table.parameter or "")
     still = at is not None and not bool(at.any()) and not bool(candidates.shown.any())
-    if still or not certificate.tokens:
+    unheld = not table.tied and not set(known) <= set(batch.tokens.flatten().tolist())
+    if still or unheld or not certificate.tokens:
         return _undecided(seen, known, length=length, why=_UNSEEN)
     decided, notes = _said(certificate)
     ended = bool((batch.tokens < 0).any())
-    if ended and decided != "sequences":
-        return _undecided(seen, known, length=length, why=notes[0])
-    open_label = explainer.loss == SCALED and classes == 2 and labels is None
+    # Of ended texts another one may send nothing, so that one of these counts for it.
+    if ended and (decided != "sequences" or len(batch.tokens.unique(dim=0)) < seen.records):
+        return _undecided(seen, known, length=length, why=_UNSEEN)
+    open_label = explainer.loss == SCALED and classes == 2 and labels is None and not ended
     notes += (_NEXT,) if network.follows else ()
     notes += _OTHER_LOSS.get(explainer.loss, ()) if not ended else (_ENDS,)
     tokens = batch.tokens if decided == "sequences" else batch.tokens.sort(dim=1).values
@@ -359,7 +364,7 @@ def _assembled(
                 return best
             # Texts that end earlier, whose other places count for nothing, where tokens are told.
             ended = sorted(search.ended, key=lambda row: -int((row >= 0).sum()))[:_ENDED]
-            rows = [*rows, *ended] if network.follows and not deep else rows
+            rows = [*rows, *ended] if network.follows and deep else rows
             if (other := explainer.explained(rows, allowed=allowed)) is not None:
                 return other
     if not deep or not whole:

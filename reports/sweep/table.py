@@ -51,59 +51,40 @@ class Value:
 
 VALUES: Mapping[str, Value] = {
     "accuracy": Value(
-        head="accuracy, %",
-        scale=100.0,
-        more=True,
-        of_mean=lambda m: m.consensus_accuracy,
-        of_agents=lambda m: m.accuracy,
-        constant=lambda m: m.constant_accuracy,
+        head="accuracy, %", scale=100.0, more=True, of_mean=lambda m: m.consensus_accuracy,
+        of_agents=lambda m: m.accuracy, constant=lambda m: m.constant_accuracy,
     ),
     "loss": Value(
-        head="loss",
-        more=False,
-        of_mean=lambda m: m.consensus_loss,
-        of_agents=lambda m: m.loss,
-        constant=lambda m: m.constant_loss,
+        head="loss", more=False, of_mean=lambda m: m.consensus_loss,
+        of_agents=lambda m: m.loss, constant=lambda m: m.constant_loss,
     ),
     "auroc": Value(
-        head="AUROC",
-        more=True,
-        of_mean=lambda m: m.consensus_auroc,
-        of_agents=lambda m: m.auroc,
-        constant=lambda _: 0.5,
+        head="AUROC", more=True, of_mean=lambda m: m.consensus_auroc,
+        of_agents=lambda m: m.auroc, constant=lambda _: 0.5,
     ),
     "rmse": Value(
-        head="RMSE",
-        more=False,
-        of_mean=lambda m: m.consensus_rmse,
-        of_agents=lambda m: m.rmse,
-        constant=lambda m: m.constant_rmse,
+        head="RMSE", more=False, of_mean=lambda m: m.consensus_rmse,
+        of_agents=lambda m: m.rmse, constant=lambda m: m.constant_rmse,
     ),
     "r2": Value(
-        head="R2",
-        more=True,
-        of_mean=lambda m: m.consensus_r2,
-        of_agents=lambda m: m.r2,
-        constant=lambda _: 0.0,
+        head="R2", more=True, of_mean=lambda m: m.consensus_r2,
+        of_agents=lambda m: m.r2, constant=lambda _: 0.0,
     ),
     "consensus_distance": Value(
         head="consensus distance", more=None, of_mean=lambda m: m.consensus_distance
     ),
     "optimum_distance": Value(
-        head="distance from the optimum",
-        more=False,
-        of_mean=lambda m: m.consensus_optimum_distance,
-        of_agents=lambda m: m.optimum_distance,
+        head="distance from the optimum", more=False,
+        of_mean=lambda m: m.consensus_optimum_distance, of_agents=lambda m: m.optimum_distance,
     ),
     "gradient_norm": Value(
-        head="norm of the training records' gradient",
-        more=False,
+        head="norm of the training records' gradient", more=False,
         of_mean=lambda m: m.consensus_gradient_norm,
     ),
     "mse": Value(head="MSE of the defended attack", more=None, attack="mse"),
     "psnr": Value(head="PSNR of the defended attack, dB", more=None, attack="psnr"),
     "ssim": Value(head="SSIM of the defended attack", more=None, attack="ssim"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,21 +11,14 @@ from tests.attacks.planted.catalogue import PATCHES
 from tests.training.contract import bound_to
 
 FOUND_BY = {
-    "noise halved": "residuals",
-    "noise halved on one release": "residuals",
-    "seed reused for two releases": "residuals",
-    "seed reused for two calls": "residuals",
-    "seed reused for two rounds": "residuals",
-    "clean self-gradient": "messages",
-    "clipping after averaging": "messages",
-    "mean by the realised size": "messages",
-    "shuffled batches": "sampler",
-    "fixed batches": "sampler",
-    "one link without noise": "residuals",
-    "noise repeated in a row": "residuals",
-    "noise of two values": "residuals",
-    "seed known to more than declared": "knowledge",
-}
+    "noise halved": "residuals", "noise halved on one release": "residuals",
+    "seed reused for two releases": "residuals", "seed reused for two calls": "residuals",
+    "seed reused for two rounds": "residuals", "clean self-gradient": "messages",
+    "clipping after averaging": "messages", "mean by the realised size": "messages",
+    "shuffled batches": "sampler", "fixed batches": "sampler",
+    "one link without noise": "residuals", "noise repeated in a row": "residuals",
+    "noise of two values": "residuals", "seed known to more than declared": "knowledge",
+}  # fmt: skip
 SHOWN_ON = {
     "seed reused for two calls": "dp-netfleet",
     "seed known to more than declared": "whisper",

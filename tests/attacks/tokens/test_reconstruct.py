@@ -423,7 +423,25 @@ def test_an_end_that_a_model_does_not_tell_is_not_claimed(monkeypatch):
     how = {"spoken": True, "ended": True}
     assert _false((13, 31), **how) == ([], 0)
     monkeypatch.setattr(certificate, "_resized", lambda *_: [])
+    monkeypatch.setattr(certificate, "_counts_no_start", lambda *_: False)
     assert _false((13, 31), **how) == ([13, 31], 2)
+
+
+def test_what_sends_nothing_beside_an_ended_text_is_not_that_text_again():
+    """A text of one token has nothing after it; another copy would send the same mean."""
+    torch.manual_seed(2)
+    model, x = _given(mixed="causal"), torch.tensor([[3, 7, 9, 4, -1, -1], [6] + 5 * [-1]])
+    found = _found(sent(model, x, None), model, 6, classes=VOCABULARY)
+    assert (found.decided, found.found) == ("set", (3, 7, 9))
+    with pytest.raises(ValueError, match=re.escape("labels [60, 0] must lie in 0 to 59")):
+        _found(sent(model, x, None), model, 6, classes=60, labels=torch.tensor([60, 0]))
+
+
+def test_lengths_are_not_claimed_where_a_model_does_not_count_a_beginning():
+    torch.manual_seed(2)
+    model, x = _given(mixed="causal"), torch.tensor([[3, 3, 3, -1, -1, -1], [5, 5, 5, -1, -1, -1]])
+    model.placed = 0
+    assert _found(sent(model, x, None), model, 6, classes=VOCABULARY).decided == "set"
 
 
 def _given(**kind: Any) -> Varied:
