@@ -454,7 +454,7 @@ def _completed(changed: Tensor, held: Tensor, *, left: float) -> Tensor | None:
 def _pairs(problem: Problem, inputs: Tensor, reach: float, *, others: int = 1) -> list[Tensor]:
     """(2, *shape) records, a reach of the way to another one before and behind a record.
 
-    Near ones lie in the box, where a number at its end is one of no mean.
+    Near ones lie in the box: a number at its end is the mean of no others.
     """
     pixels, draw = problem.box.pixels(inputs), torch.Generator().manual_seed(0)
     turned = pixels.flatten(1).flip(1).reshape(pixels.shape)

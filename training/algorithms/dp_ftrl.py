@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 class State(NamedTuple):
-    """The models, and each agent's shares of the noise of the rounds before, (A, D) each."""
+    """The models, and what is kept of the noise of the rounds before, (A, D) each."""
 
     x: Agents
     past: tuple[Agents, ...]
