@@ -175,13 +175,9 @@ def a_release_whose_noise_is_lost() -> None:
 
 
 THINGS = (
-    a_budget,
-    two_recorders_of_arrays,
-    accounts_of_their_logs,
-    checks_and_reports_of_their_logs,
-    sentences_where_what_trains_is_needed,
-    a_release_whose_noise_is_lost,
-)
+    a_budget, two_recorders_of_arrays, accounts_of_their_logs, checks_and_reports_of_their_logs,
+    sentences_where_what_trains_is_needed, a_release_whose_noise_is_lost,
+)  # fmt: skip
 
 
 def main() -> None:

@@ -186,29 +186,21 @@ def _deep(opening: str) -> bytes:
 
 
 JSON = {
-    "deep lists": _deep("["),
-    "deep objects": _deep('{"a":'),
+    "deep lists": _deep("["), "deep objects": _deep('{"a":'),
     "digits": b'{"weights": [[' + b"9" * 5000 + b"]]}",
     "more than a float": b'{"round": 1' + b"0" * 400 + b"}",
-    "NaN": b'{"weights": [[NaN]], "round": NaN}',
-    "an overflow": b'{"weights": [[1e999]]}',
+    "NaN": b'{"weights": [[NaN]], "round": NaN}', "an overflow": b'{"weights": [[1e999]]}',
     "half a character": b'{"name": "\\ud800", "active": ["\\udfff"]}',
     "a key twice": b'{"weights": [[1]], "weights": [[2]]}',
-    "UTF-16": '{"weights": [[1.0]]}'.encode("utf-16"),
-    "no object": b"[]",
-    "null": b"null",
+    "UTF-16": '{"weights": [[1.0]]}'.encode("utf-16"), "no object": b"[]", "null": b"null",
     "an escape": b'{"\\u001b[2J": 1}',
-}
+}  # fmt: skip
 TEXT = {
-    "a long line": b"1," * (1 << 19),
-    "digits": b"9" * 5000 + b"\n",
-    "an escape": b"\x1b[2J,\x9b,\xe2\x80\xae\n1,2,3\n",
-    "no UTF-8": b"\xff\xfe\x00a\n",
-    "a quote without its end": b'score,included\n"' + b"1" * 200_000,
-    "NUL": b"a,b\n\0,\0\n",
-    "NaN": b"score,included\nnan,1\ninf,0\n",
-    "commas": b"," * 100_000 + b"\n",
-}
+    "a long line": b"1," * (1 << 19), "digits": b"9" * 5000 + b"\n",
+    "an escape": b"\x1b[2J,\x9b,\xe2\x80\xae\n1,2,3\n", "no UTF-8": b"\xff\xfe\x00a\n",
+    "a quote without its end": b'score,included\n"' + b"1" * 200_000, "NUL": b"a,b\n\0,\0\n",
+    "NaN": b"score,included\nnan,1\ninf,0\n", "commas": b"," * 100_000 + b"\n",
+}  # fmt: skip
 HOSTILE: dict[str, Mapping[str, bytes | Callable[[], bytes]]] = {
     "any": {
         "nothing": b"",

@@ -13,16 +13,9 @@ from overhear.commands.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
-    "privacy",
-    "training",
-    "attacks",
-    "runs",
-    "reports",
-    "interface",
-    "commands",
-    "testing",
+    "privacy", "training", "attacks", "runs", "reports", "interface", "commands", "testing",
     "adapters",
-)
+)  # fmt: skip
 
 
 def modules(part: str) -> list[Path]:

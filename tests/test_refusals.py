@@ -170,21 +170,11 @@ def test_batches_of_which_nothing_is_known_are_refused(refused, scheme):
 
 def guaranteed(**changed: Any) -> Guarantee:
     facts: dict[str, Any] = {
-        "adversary": "eavesdropper",
-        "victim": 0,
-        "worst_adversary": None,
-        "joint_sensitivity": 1.0,
-        "effective_noise_multiplier": 1.0,
-        "mu_per_round": 1.0,
-        "epsilon": 1.0,
-        "delta": 1e-5,
-        "unit": Unit.RECORD,
-        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
-        "sampling": Sampling.POISSON,
-        "status": Status.PROVEN,
-        "bound": Bound.PLD,
-        "because": "a test",
-    }
+        "adversary": "eavesdropper", "victim": 0, "worst_adversary": None, "joint_sensitivity": 1.0,
+        "effective_noise_multiplier": 1.0, "mu_per_round": 1.0, "epsilon": 1.0, "delta": 1e-5,
+        "unit": Unit.RECORD, "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "sampling": Sampling.POISSON,
+        "status": Status.PROVEN, "bound": Bound.PLD, "because": "a test",
+    }  # fmt: skip
     return Guarantee(**{**facts, **changed})
 
 

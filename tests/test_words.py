@@ -24,21 +24,16 @@ MODULES = [
     if not SKIPPED & set(path.relative_to(ROOT).parts) and not path.name.startswith(".")
 ]
 PATTERNS = {
-    r"\btold\b": "prints, reports, learns, is distinguished",
-    r"\bheard\b": "observes, is observed",
+    r"\btold\b": "prints, reports, learns, is distinguished", r"\bheard\b": "observes, is observed",
     r"\bsaid\b": "declares, states, prints",
     r"\b(?:is|are|was|were|been|be|not|none was|what|as) asked\b": "is requested, is required",
-    r"\basked (?:for|about)\b": "requested, required",
-    r"\bto be had\b": "exists, is supported",
-    r"\bwhoever\b": "anyone who",
-    r"\bnobody\b": "no one, no adversary, no agent",
-    r"\bworst off\b": "at highest risk",
-    r"\bat stake\b": "targets",
+    r"\basked (?:for|about)\b": "requested, required", r"\bto be had\b": "exists, is supported",
+    r"\bwhoever\b": "anyone who", r"\bnobody\b": "no one, no adversary, no agent",
+    r"\bworst off\b": "at highest risk", r"\bat stake\b": "targets",
     r"\bcoins\b": "an assignment, draws",
     r"\b(?:held|holds?|holding) (?:(?!holds? )[^.|:;,]){0,50}?\bagainst\b": "check X against Y",
-    r"\bcounts? as seen\b": "is treated as public",
-    r"\bonlooker": "adversary",
-}
+    r"\bcounts? as seen\b": "is treated as public", r"\bonlooker": "adversary",
+}  # fmt: skip
 HELP = re.compile(r"^(?:With|For|Of)\b[^.]*[:,]")
 UNWANTED = re.compile("|".join(PATTERNS))
 

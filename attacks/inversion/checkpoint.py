@@ -21,6 +21,7 @@ from torch import Tensor
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...training.engine.tensor_file import read_tensors
+from ..problem.problem import Problem
 
 
 def digest(*facts: object) -> str:
@@ -86,6 +87,15 @@ class Checkpoint:
     def remove(self) -> None:
         """Delete the file, if there is one."""
         self.path.unlink(missing_ok=True)
+
+
+def name_of(problem: Problem) -> str:
+    """A name for everything that decides the result but the generator."""
+    seen, box = problem.observation, problem.box
+    return digest(
+        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
+        problem.prior_image, repr(problem.model),
+    )  # fmt: skip
 
 
 def _parts(fact: object) -> list[bytes]:

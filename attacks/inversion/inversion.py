@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,12 +34,20 @@ from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.labels import likeliest_label, recognised, recover_labels, stands_out
+from ..problem.columns import columns_of
+from ..problem.labels import (
+    last_layer,
+    likeliest_label,
+    recognised,
+    recover_labels,
+    stands_out,
+    sums_to_zero,
+)
 from ..problem.objective import Preset, preset_of
-from ..problem.observation import HOST, Observation, sent_gradients
+from ..problem.observation import HOST, Observation
 from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
-from .checkpoint import Checkpoint, digest
+from .checkpoint import Checkpoint, name_of
 from .fallback import (
     Search,
     anchored,
@@ -47,11 +55,12 @@ from .fallback import (
     distance_left,
     fall_back,
     is_hopeless,
+    rehearsed_share,
     says_more,
     speaks_for,
     steadied,
 )
-from .optimisation import finishes, optimise
+from .optimisation import by_slopes, finishes, optimise, with_slopes
 
 # The problem that an attacker poses, with labels as far as it has them.
 #
@@ -133,108 +142,6 @@ def likeliest(problem: Problem) -> Tensor:
     return likeliest_label(problem.observation, problem.model, image=image, classes=problem.classes)
 
 
-def name_of(problem: Problem) -> str:
-    """A name for everything that decides the result but the generator."""
-    seen, box = problem.observation, problem.box
-    return digest(
-        seen, problem.preset, box, problem.shape, problem.classes, problem.labels,
-        problem.prior_image, repr(problem.model),
-    )  # fmt: skip
-
-
-# How far a picture is trusted whose gradient rests on a prior: rehearsals with public records.
-#
-# Where an estimate rests on gradients that change slowly (`Drift`), its covariance is a guess, and
-# no test of residuals holds. So the attack is rehearsed: a public record x takes the victim's
-# place,
-#
-#     o = sum_t share_t grad_x(point_t) + a sample of what others leave + noise
-#
-# and is rebuilt as the victim's record is. With u = what came out and v = x, both less the public
-# guess, the picture with the least expected error among guess + s u is that of
-#
-#     s = sum <u, v> / sum <u, u>,   between 0 and 1
-#
-# It is used if it would have left less than three quarters of the public guess's error, each s
-# being taken from the other rehearsals. Otherwise the public guess stands.
-#
-# Shape letters: B records, M rehearsals.
-
-REHEARSALS = 6
-_STEPS = 300  # of a search: fewer only make the rehearsal a worse one
-_WORTH = 0.75  # share of the public guess's error
-
-Way = Callable[[Problem], Found]
-"""How a batch is found."""
-
-
-def rehearsed_share(
-    problem: Problem, candidates: Candidates | None, generator: torch.Generator, *, way: Way
-) -> float:
-    """How far to go from the public guess to what was found, in [0, 1]; 0 is the public guess.
-
-    Args:
-        problem: whose observation has a drift, and a prior image.
-        candidates: public records; None where none are known, and then nothing is trusted.
-        generator: of which records, and of noise.
-        way: how a batch is found; labels of a rehearsal's problem are those of its records, which
-            it reads anew unless the attacker knows them.
-    """
-    drift, prior = problem.observation.drift, problem.prior_image
-    records = problem.observation.records
-    if candidates is None or drift is None or prior is None or len(candidates) < records:
-        return 0.0
-    preset = problem.preset
-    quick = replace(preset, starts=1, adam_steps=min(preset.adam_steps, _STEPS))
-    pairs = []
-    for number in range(REHEARSALS):
-        chosen = candidates.at(torch.randperm(len(candidates), generator=generator)[:records])
-        seen = _rehearsal(problem, chosen, number=number, generator=generator)
-        labels = None if problem.labels is None else chosen.labels.to(problem.labels.device)
-        found = way(replace(problem, observation=seen, preset=quick, labels=labels))
-        truth = problem.box.pixels(chosen.inputs.to(problem.box.span))
-        pairs.append(((found.pixels - prior).flatten(1), (truth - prior).flatten(1)))
-    moments = torch.tensor([_moments(u, v) for u, v in pairs], dtype=torch.float64)  # (M, 3)
-    left = moments.sum(dim=0) - moments
-    shares = (left[:, 0] / left[:, 1].clamp_min(1e-300)).clamp(0, 1)
-    errors = shares**2 * moments[:, 1] - 2 * shares * moments[:, 0] + moments[:, 2]
-    if not float(errors.sum()) < _WORTH * float(moments[:, 2].sum()):
-        return 0.0
-    whole = moments.sum(dim=0)
-    return float((whole[0] / whole[1].clamp_min(1e-300)).clamp(0, 1))
-
-
-def _rehearsal(
-    problem: Problem, chosen: Candidates, *, number: int, generator: torch.Generator
-) -> Observation:
-    """The observation that public records in the victim's place would have led to."""
-    seen, drift = problem.observation, problem.observation.drift
-    assert drift is not None  # noqa: S101 # the caller looked
-    each = replace(
-        seen,
-        points=drift.points[:, None],
-        gradient=seen.gradient.expand(len(drift.points), -1),
-        covariance=torch.zeros(len(drift.points), len(drift.points), dtype=torch.float64),
-        drift=None,
-    )
-    like = seen.gradient
-    sent = sent_gradients(
-        each, problem.model, inputs=chosen.inputs.to(like), targets=chosen.labels.to(like.device)
-    ).detach()  # (T, D)
-    noise = torch.randn(like.shape[1], generator=generator, dtype=like.dtype).to(like.device)
-    total = like.new_tensor(drift.shares) @ sent + drift.others[number % len(drift.others)]
-    return replace(seen, gradient=(total + drift.noise_std * noise)[None])
-
-
-def _moments(found: Tensor, truth: Tensor) -> tuple[float, float, float]:
-    """<u, v>, <u, u> and <v, v> of (B, P) rows, the found ones in the order that suits best."""
-    from scipy.optimize import linear_sum_assignment
-
-    _, order = linear_sum_assignment(torch.cdist(truth.double(), found.double()).cpu().numpy())
-    found = found[torch.from_numpy(order).to(found.device)]
-    return (float((found * truth).sum()), float(found.square().sum()), float(truth.square().sum()))
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reconstruction:
     """A batch that explains an observation.
@@ -299,7 +206,7 @@ def reconstruct(
         imprints: the models among its points that the attacker crafted.
         denoiser: what pictures are without noise, as f(pixels (B, *shape) on the unit box,
             noise_std): a prior of one record that is observed under noise.
-        progress: called with (step, total, "").
+        progress: called with (step, total, words).
         checkpoint: file that keeps the search's state and from which an interrupted one goes on,
             to the same result bit by bit; deleted at the end. Its folder must exist.
         device: where to compute; that of the observation by default. What needs float64 runs on the
@@ -339,6 +246,26 @@ def reconstruct(
         raise InputError(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
+        )
+    columns = columns_of(model, tuple(input_shape), observation.points[0, 0], bounds=bounds)
+    if columns is not None:
+        low, high = columns.bounds(*bounds)
+        rest, behind = columns.behind(observation, model)
+        fed = candidates and replace(candidates, inputs=columns.fed(candidates.inputs))
+        rebuilt = reconstruct(
+            rest, behind, preset=preset, input_shape=low.shape, classes=classes,
+            bounds=(low, high), generator=generator, labels=labels, candidates=fed,
+            prior_image=None if prior_image is None else columns.fed(prior_image),
+            progress=progress, checkpoint=checkpoint, device=device,
+        )  # fmt: skip
+        records, right = columns.read(rebuilt.inputs, observation, model)
+        sure = all(right) or not any(rebuilt.supported)
+        return replace(
+            rebuilt,
+            inputs=records,
+            supported=tuple(a and b for a, b in zip(rebuilt.supported, right, strict=True)),
+            loss=rebuilt.loss if all(right) else None,
+            stage=rebuilt.stage if sure else "optimisation",
         )
     if len(input_shape) == 1 and token_table(model, input_shape) is not None:
         raise InputError(
@@ -388,19 +315,14 @@ def reconstruct(
             done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
         else:
             solved = solve_exactly(problem, generator) if preset.exact else None
-            if classes == 1 and not isinstance(solved, Found):
-                solved, found = Unsolved(reason=_ONE_OUTPUT), _guessed(problem)
-            elif isinstance(solved, Found) and solved.rest is not None:
+            if isinstance(solved, Found) and solved.rest is not None:
                 found = _complete(problem, solved, solved.rest, generator, progress=progress)
+            elif isinstance(solved, Found):
+                found = solved
             else:
-                held = steadied(problem)
-                found = (
-                    solved
-                    if isinstance(solved, Found)
-                    else anchored(
-                        held, optimise(held, generator, progress=progress, checkpoint=kept)
-                    )
-                )
+                found = _by_search(problem, generator, progress=progress, kept=kept)
+                if found.stage == "prior":
+                    solved = Unsolved(reason=_ONE_OUTPUT)
             search = functools.partial(
                 _searched, generator=generator, exact=found.stage == FIRST_LAYER.name
             )
@@ -419,10 +341,42 @@ def reconstruct(
     return done
 
 
+_UNEXPLAINED = 1e-2
+"""Distance at which another loss is tried."""
+
 _ONE_OUTPUT = (
     "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
     "found nothing"
 )
+
+
+def _by_search(
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    progress: Progress | None,
+    kept: Checkpoint | None,
+) -> Found:
+    """What a search finds: under any loss where the last bias tells of another than declared.
+
+    Where no such bias is, the declared loss is tried first.
+    """
+    free, classes = with_slopes(problem, _again(generator)), problem.classes
+    last = last_layer(problem.observation, problem.model, classes=classes)
+    bias = None if last is None else last.bias
+    if free is not None and (classes == 1 or (bias is not None and not sums_to_zero(bias))):
+        named = None if kept is None else replace(kept, problem=name_of(free))
+        return by_slopes(free, generator, progress=progress, checkpoint=named)
+    if classes == 1:
+        return _guessed(problem)
+    held = steadied(problem)
+    found = anchored(held, optimise(held, generator, progress=progress, checkpoint=kept))
+    if free is None or bias is not None:
+        return found
+    if distance_left(problem, found.pixels, found.labels) <= _UNEXPLAINED:
+        return found
+    other = by_slopes(free, generator, progress=progress)
+    return other if any(other.supported) else found
 
 
 def _guessed(problem: Problem) -> Found:
@@ -522,7 +476,7 @@ def _kept(
         iterations=kept.iterations,
         stage=kept.stage if any(kept.supported) else "prior",
         supported=kept.supported,
-        loss=found.loss,
+        loss=found.loss if any(kept.supported) else None,
     )
 
 

@@ -27,9 +27,10 @@ from torch import Tensor, nn
 
 from ...privacy._validate import Progress
 from ..exact.first_layer import first_linear_input
+from ..problem.labels import last_layer
 from ..problem.objective import Preset, squared_distance
 from ..problem.observation import Observation
-from ..problem.problem import Found, Problem, gradients_of, scores, squared_size
+from ..problem.problem import Found, OtherLoss, Problem, gradients_of, scores, squared_size
 from .checkpoint import Checkpoint
 from .fallback import normalises_places
 from .restarts import Search, descend
@@ -43,6 +44,10 @@ _EXHAUSTED = 1e-12
 _NEAR = 1e-5
 """The same, at which optimised labels are rounded: they reach a one-hot row only in the limit."""
 
+_EXPLAINS = 0.1  # relative residual up to which a search under any loss found something
+_OPEN = 1e-6  # share of the squared gradient that other records would have to leave
+_WITHOUT = 0.2  # as `fallback` has it of a single image
+_FITTED = 60  # steps for a batch's slopes, of which its residual is quadratic
 _ONE_HOT = 1e4  # logit of a label, whose softmax is then one-hot to the last bit
 _TRIED = 6  # outer steps by which a label is told from others
 _MOST_TRIED = 100  # labels, so that this takes no longer than some starts
@@ -118,7 +123,7 @@ def optimise(
     Args:
         problem: what to explain, in float64 where L-BFGS is to reach its precision.
         generator: source of the starts; put back to where it was by a checkpoint.
-        progress: called with (step, total, "").
+        progress: called with (step, total, words).
         checkpoint: where to go on from and what to keep up to date.
 
     Returns:
@@ -144,7 +149,7 @@ def optimise(
 
     def tick(step: int) -> None:
         if progress is not None:
-            progress(min(step, total), total, "")
+            progress(min(step, total), total, "searching")
 
     def save() -> None:
         if checkpoint is not None:
@@ -171,12 +176,109 @@ def optimise(
         )
     _finish_all(problem, finish, ends, logits, order=order, tick=tick, save=save)
     tick(total)
+    labels, by_slope = problem.labels, -1 if problem.observation.slopes else 1
     return Found(
         pixels=finish.best,
-        labels=finish.best_soft.argmax(dim=-1) if problem.labels is None else problem.labels,
+        labels=(by_slope * finish.best_soft).argmax(dim=-1) if labels is None else labels,
         iterations=search.taken + finish.taken,
         stage="optimisation",
+        reached=_left(problem, finish.best, finish.best_soft),
     )
+
+
+def with_slopes(problem: Problem, generator: torch.Generator) -> Problem | None:
+    """The same with the loss's derivative in the outputs as unknowns, whatever the loss is.
+
+    The gradient of a mean of losses is that of mean_b <s_b, f(x_b)> with s_b the derivative of one
+    loss in the outputs f: nothing else of the losses is in it.
+
+    Args:
+        problem: any.
+        generator: of what the unit of these derivatives is measured by.
+
+    Returns:
+        None where more was done than one step, where there is noise, a clip or another point, or
+        where the gradient has no more numbers than there are unknowns.
+    """
+    seen, prior = problem.observation, problem.prior_image
+    unknowns = seen.records * (math.prod(problem.shape) + problem.classes)
+    plain = seen.is_plain and not seen.is_noisy and seen.clip_norm is None and seen.drift is None
+    if not plain or len(seen.gradient) > 1 or unknowns >= int((seen.gradient != 0).sum()):
+        return None
+    posed = replace(problem, observation=replace(seen, slopes=True), labels=None)
+    soft = _label_starts(posed, generator, starts=1)
+    grey = problem.box.span.new_full(problem.shape, 0.5) if prior is None else prior
+    made = gradients_of(posed, grey.expand(1, seen.records, *problem.shape), soft, together=False)
+    size = float(made.norm())
+    return replace(posed, unit=float(seen.gradient.norm()) / size) if size > 0 else None
+
+
+def by_slopes(
+    problem: Problem,
+    generator: torch.Generator,
+    *,
+    progress: Progress | None,
+    checkpoint: Checkpoint | None = None,
+) -> Found:
+    """A batch by a search under any loss, and for which of its records the gradient speaks.
+
+    The whole has to leave less than a tenth of the gradient's norm, and the prior image in place of
+    a record five times as much of its square, under the derivatives that suit it best.
+
+    Args:
+        problem: of `with_slopes`.
+        generator, progress, checkpoint: as of `optimise`.
+    """
+    found = optimise(problem, generator, progress=progress, checkpoint=checkpoint)
+    size, prior, records = squared_size(problem.observation), problem.prior_image, len(found.pixels)
+    left = math.sqrt(found.reached / size)
+    supported = [left < _EXPLAINS and not _is_open(problem, found)] * records
+    if supported[0] and prior is not None:
+        for record in range(records):
+            other = found.pixels.clone()
+            other[record] = prior
+            supported[record] = found.reached < _WITHOUT * _least_left(problem, other)
+    loss = OtherLoss(left=left, factors=None, labelled=False, searched=True)
+    return replace(found, loss=loss, supported=tuple(supported))
+
+
+def _closure(
+    problem: Problem, optimiser: torch.optim.Optimizer, pixels: Tensor, soft: Tensor
+) -> Callable[[], Tensor]:
+    """What L-BFGS calls: the squared distance, with its slopes in pixels and logits."""
+    size = squared_size(problem.observation) or 1.0
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        sent = gradients_of(problem, pixels[None], soft[None], together=False)
+        # In units of the observation, and large: torch drops curvature pairs with y's below 1e-10.
+        loss = squared_distance(sent, problem.observation)[0] * (_SCALE / size)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def _is_open(problem: Problem, found: Found) -> bool:
+    """Whether other records explain the gradient as well, by slopes of their own.
+
+    So do multiples of a record in a network without biases, and mixtures of several behind a single
+    linear layer.
+    """
+    inputs, enough = problem.box.inputs(found.pixels), found.reached / _WITHOUT
+    others = [0.8 * inputs, *([0.8 * inputs + 0.2 * inputs.roll(1, 0)] if len(inputs) > 1 else [])]
+    least = min(_least_left(problem, problem.box.pixels(other)) for other in others)
+    return least < max(enough, _OPEN * squared_size(problem.observation))
+
+
+def _least_left(problem: Problem, pixels: Tensor) -> float:
+    """The squared distance that a batch leaves under the slopes that suit it best."""
+    soft = pixels.new_zeros(len(pixels), problem.classes).requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [soft], max_iter=_FITTED, tolerance_grad=0.0, line_search_fn="strong_wolfe"
+    )
+    optimiser.step(_closure(problem, optimiser, pixels, soft))
+    return _left(problem, pixels, soft.detach())
 
 
 def _finish_all(
@@ -221,7 +323,7 @@ def _finish_all(
 def _asks_every_label(problem: Problem) -> bool:
     """Whether a label is one of a single record's unknowns: then each is tried, if need be."""
     is_one = problem.labels is None and problem.observation.records == 1
-    return is_one and problem.classes <= _MOST_TRIED
+    return is_one and not problem.observation.slopes and problem.classes <= _MOST_TRIED
 
 
 def _try_labels(
@@ -259,7 +361,7 @@ def _newton(
     while finish.step < problem.preset.newton_steps:
         if _newton_part(problem, finish, tick=tick):
             near = problem.labels is None and not finish.rounded and finish.last < _NEAR
-            if not near:
+            if not near or problem.observation.slopes:
                 return
             top = finish.soft.argmax(dim=-1)
             finish.soft = _ONE_HOT * nn.functional.one_hot(top, problem.classes).to(finish.soft)
@@ -281,18 +383,11 @@ def _newton_part(problem: Problem, finish: _Finish, *, tick: Callable[[int], Non
         tolerance_change=0.0,
         line_search_fn="strong_wolfe",
     )
-    size = squared_size(problem.observation) or 1.0
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        sent = gradients_of(problem, pixels[None], soft[None], together=False)
-        # In units of the observation, and large: torch drops curvature pairs with y's below 1e-10.
-        loss = squared_distance(sent, problem.observation)[0] * (_SCALE / size)
-        loss.backward()
-        return loss
+    closure = _closure(problem, optimiser, pixels, soft)
 
     # Until the value is small enough, or hardly falls.
-    enough, ended, values = _NEAR if joint else _EXHAUSTED, False, [math.inf]
+    rounds = joint and not problem.observation.slopes
+    enough, ended, values = _NEAR if rounds else _EXHAUSTED, False, [math.inf]
     for step in range(1, _REFRESHED + 1):
         value = optimiser.step(closure).item() / _SCALE  # of the point before this step
         finish.step += 1
@@ -340,9 +435,33 @@ def _label_starts(problem: Problem, generator: torch.Generator, *, starts: int) 
     """(R, B, C) logits of labels to optimise, or one-hot rows of known ones."""
     shape = (starts, problem.observation.records, problem.classes)
     dtype = problem.box.span.dtype
+    if problem.observation.slopes and (sloped := _slope_starts(problem)) is not None:
+        return sloped.expand(shape)
     if problem.labels is None:
         return torch.randn(shape, generator=generator, dtype=dtype).to(problem.box.span)
     return nn.functional.one_hot(problem.labels, problem.classes).to(dtype).expand(shape)
+
+
+def _slope_starts(problem: Problem) -> Tensor | None:
+    """(B, C) slopes as of one label a record, in the unit; None where no last bias tells them.
+
+    Where outputs differ little, a class that no label has gets a number b of the last bias, and one
+    that n of B records have b - n d / B, with d the sum of all that is missing.
+    """
+    seen = problem.observation
+    last = last_layer(seen, problem.model, classes=problem.classes)
+    if last is None or last.bias is None:
+        return None
+    bias = last.bias[0] / problem.unit
+    base = bias.median()
+    missing = base - bias
+    drop = missing.sum()
+    slopes = base.expand(seen.records, problem.classes).clone()
+    for record in range(seen.records):
+        label = int((missing * drop.sign()).argmax())
+        slopes[record, label] -= drop
+        missing[label] -= drop / seen.records
+    return slopes + bias - slopes.mean(dim=0)
 
 
 def _with_more(

@@ -252,7 +252,8 @@ def descend(
         tick: called with the number of the step.
         save: called every `SAVED_EVERY` steps.
     """
-    preset, joint = problem.preset, problem.labels is None
+    # Slopes start where outputs that differ little have them; L-BFGS alone moves these.
+    preset, joint = problem.preset, problem.labels is None and not problem.observation.slopes
     asked, distance = asked_weight(problem), distance_of(problem)
     looks = {preset.adam_steps * k // 8 for k in range(2, 8)} - {0}
     with Smoothed(preset.softness) as network:

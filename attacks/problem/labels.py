@@ -40,6 +40,7 @@ from .observation import HOST, Observation, rounding_of, sent_gradients
 from .problem import with_buffers
 
 _CLEAR = 2.0
+_OFF = 5e-3  # share of a bias's gradient that casts may leave of a sum that is 0
 _FIRST = 0.05  # residual of the first tensor alone, which may be a small part of the whole
 
 
@@ -78,6 +79,18 @@ def last_layer(observation: Observation, model: nn.Module, *, classes: int) -> L
             return None
         bias = bias if bias is not None and bool(held[f"{prefix}bias"].any()) else None
     return None if weight is None else LastLayer(weight=weight, bias=bias)
+
+
+def sums_to_zero(bias: Tensor, *, noise_std: float = 0.0) -> bool:
+    """Whether (K, C) gradients of a last bias are those of a cross-entropy of logits, or clipped.
+
+    These are means of p - y, whose entries sum to 0.
+
+    >>> sums_to_zero(torch.tensor([[0.5, -0.5]])), sums_to_zero(torch.tensor([[0.5, -0.2]]))
+    (True, False)
+    """
+    slack = _OFF * bias.abs().sum(dim=1) + 5 * noise_std * math.sqrt(bias.shape[1])
+    return bool((bias.sum(dim=1).abs() <= slack).all())
 
 
 class Fit(NamedTuple):
@@ -164,7 +177,7 @@ def recognised(
         return seen, said
     parts = unflatten(model, every)
     left = {name: rounding_of(part) * float(part.norm()) for name, part in parts.items()}
-    cast = math.hypot(*left.values()) / float(seen.gradient.norm())
+    cast = math.hypot(*left.values()) / float(seen.gradient.double().norm())
     if cast > torch.finfo(torch.float32).eps:
         seen = replace(seen, rounding=max(seen.rounding, cast))
     if any(_is_sparse(part, left=left[name]) for name, part in parts.items()):

@@ -134,6 +134,7 @@ class Sent:
             Nothing is clipped then.
         local_rate: size of such a step; 0 where there is one alone.
         task: the loss, where it is not the cross-entropy of a network's logits.
+        slopes: whether targets are the loss's derivatives in the outputs, whatever loss it is.
     """
 
     clip_norm: float | None
@@ -143,6 +144,7 @@ class Sent:
     local_steps: int = 1
     local_rate: float = 0.0
     task: Task | None = None
+    slopes: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -270,7 +272,8 @@ class Observation(Sent):
         (first, *others) = self.coefs
         plain = isinstance(first, float) and first == 1.0 and not others
         once = self.local_steps == 1
-        return plain and once and self.task is None and self.mean_of is None
+        alone = self.task is None and not self.slopes
+        return plain and once and alone and self.mean_of is None
 
     def to(
         self, *, device: torch.device | None = None, dtype: torch.dtype | None = None
@@ -331,7 +334,7 @@ def sent_gradient(
         model: network with logits (B, C) as output; not used where there is a task.
         points: (D,) flat parameters, or (P, D) of several points.
         inputs: (B, *shape).
-        targets: (B,) class indices or, without a task, (B, C) probabilities.
+        targets: (B,) class indices or, without a task, (B, C) probabilities or slopes.
         of: how it is sent.
 
     Returns:
@@ -348,6 +351,8 @@ def sent_gradient(
         def loss(values: dict[str, Tensor]) -> Tensor:
             with twice_differentiable():
                 logits = functional_call(model, values, (x,))
+            if of.slopes:
+                return (logits.reshape(y.shape) * y).sum(dim=1).mean()
             return cross_entropy(logits, y)
 
         return torch.cat([value.flatten() for value in grad(loss)(values).values()])

@@ -274,6 +274,7 @@ class Problem:
     prior_image: Tensor | None = None  # (*shape), on the unit box
     device: torch.device = HOST
     imprints: tuple[Imprint, ...] = ()  # of models that were crafted, as far as any were
+    unit: float = 1.0  # of the slopes that are sought in place of labels, if they are
 
     def to(
         self, *, device: torch.device | None = None, dtype: torch.dtype | None = None
@@ -332,6 +333,7 @@ class OtherLoss:
         labelled: whether its derivative in the logits shows the labels.
         open: how many numbers of a record were left out with the gradient's, and their bound.
         signs: whether signs of the gradient alone tell of the record.
+        searched: whether nothing is certified: records and derivatives were searched for.
     """
 
     left: float | None
@@ -339,6 +341,7 @@ class OtherLoss:
     labelled: bool
     open: tuple[int, float] = (0, 0.0)
     signs: bool = False
+    searched: bool = False
 
     @property
     def words(self) -> str:
@@ -361,6 +364,11 @@ class OtherLoss:
                 "the declared model and loss, as under dropout, momentum or weight decay; where "
                 "that layer's weight and bias were scaled apart, as by a clip of each tensor, the "
                 "record is a multiple of it, and where a column was masked, its zero says nothing"
+            )
+        if self.searched:
+            return (
+                "the loss's derivative in the outputs was searched for beside the records, as the "
+                "gradient is of another loss than the declared cross-entropy"
             )
         exact = "what is exact is so under any loss of the outputs"
         said = "the gradient is of another loss or clip than the one declared"
@@ -406,6 +414,8 @@ class Found:
 def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bool) -> Tensor:
     """(R, K, D) gradients that (R, B, *shape) candidates with (R, B, C) logits would have sent."""
     targets = soft if problem.labels is not None else soft.softmax(dim=-1)
+    if problem.observation.slopes:
+        targets = problem.unit * soft
 
     def one(x: Tensor, y: Tensor) -> Tensor:
         return sent_gradients(problem.observation, problem.model, inputs=x, targets=y)

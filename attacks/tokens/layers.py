@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
+from ..problem.columns import columns_of
 from ..problem.observation import twice_differentiable
 from ..problem.problem import copied
 
@@ -187,13 +188,14 @@ def probe_tokens(model: nn.Module, input_shape: Sequence[int]) -> Tensor:
     >>> probe_tokens(nn.Linear(4, 2), (4,)).dtype, probe_tokens(nn.Embedding(9, 2), (4,)).dtype
     (torch.float32, torch.int64)
     """
+    if (columns := columns_of(model, tuple(input_shape))) is not None:
+        return torch.randint(2, (2, *input_shape), dtype=columns.dtype)
     table = token_table(model, input_shape)
     if table is None:
         kinds = (value.dtype for value in model.parameters() if value.is_floating_point())
         return torch.rand(2, *input_shape).to(next(kinds, torch.float32))
     allowed = torch.tensor([v for v in range(min(table.vocabulary, 64)) if v != table.padding])
-    draw = torch.randint(len(allowed), (2, *input_shape))
-    return allowed[draw]
+    return allowed[torch.randint(len(allowed), (2, *input_shape))]
 
 
 def _looked_up(model: nn.Module, tokens: Tensor) -> _Lookups:
@@ -221,8 +223,8 @@ def _check_whole(one: _Looked, two: _Looked, *, length: int, name: str) -> None:
     if not whole or count != length:
         what = f"{count} of the {length} tokens of a record" if whole else "not the tokens as given"
         raise InputError(
-            f"embedding {name!r} is fed {what}; only a model that looks every token up in one "
-            "embedding is attacked, so split the model's inputs or feed it the tokens alone"
+            f"embedding {name!r} is fed {what}; feed it the tokens alone, or feed the rows of each "
+            "column's table to the first linear layer side by side"
         )
 
 

@@ -67,8 +67,8 @@ def attack_progress(console: Console) -> AbstractContextManager[Steps]:
 
 
 def audit_progress(console: Console) -> AbstractContextManager[Steps]:
-    """Rounds done, of the checks and then of the canaries' runs; ten lines of each elsewhere."""
-    return _steps(console, "audit", "steps", begins="reading the run", tenths=True)
+    """Rounds done, of the checks and then of the canaries' runs."""
+    return _steps(console, "audit", "steps", begins="reading the run")
 
 
 def sweep_progress(console: Console) -> AbstractContextManager[Steps]:
@@ -94,9 +94,7 @@ class _Count(MofNCompleteColumn):
 
 
 @contextmanager
-def _steps(
-    console: Console, what: str, steps: str, *, begins: str, tenths: bool = False
-) -> Iterator[Steps]:
+def _steps(console: Console, what: str, steps: str, *, begins: str) -> Iterator[Steps]:
     """Steps on the console, unless it is to be quiet, and in the log.
 
     Args:
@@ -105,7 +103,7 @@ def _steps(
     log = current_log()
     log.line(f"{what}: {begins}")
     if log.quiet or not console.is_terminal:
-        yield Steps(console, what, steps, tenths=tenths)
+        yield Steps(console, what, steps)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -119,7 +117,7 @@ def _steps(
     try:
         with suppress(OSError):
             bar.start()
-        yield Steps(console, what, steps, tenths=tenths, bar=bar)
+        yield Steps(console, what, steps, bar=bar)
     finally:
         with suppress(OSError):
             bar.stop()
@@ -132,15 +130,15 @@ class Steps:
         console: of standard error.
         what: the name of the work.
         steps: what its steps are.
-        tenths: whether lines are ten of each text and total, and not one of each step.
-        bar: of one task, on a terminal.
+        bar: of one task, on a terminal; elsewhere, and in the log, there are ten lines of each
+            text and total.
     """
 
     def __init__(
-        self, console: Console, what: str, steps: str, *, tenths: bool, bar: Progress | None = None
+        self, console: Console, what: str, steps: str, *, bar: Progress | None = None
     ) -> None:
         self._console, self._what, self._steps = console, what, steps
-        self._tenths, self._bar, self._log = tenths, bar, current_log()
+        self._bar, self._log = bar, current_log()
         self._paces = dict[int, _Pace]()
         self._due = dict[tuple[str, int], int]()
         self._priced = set[int]()
@@ -182,7 +180,7 @@ class Steps:
         if not text:
             return False
         tenth = 10 * done // max(total, 1)
-        due = not self._tenths or self._due.get((text, total)) != tenth
+        due = self._due.get((text, total)) != tenth
         self._due[text, total] = tenth
         return due
 

@@ -32,7 +32,7 @@ from joblib import cpu_count
 
 from ...privacy.errors import InputError
 from ...runs.run_file.run_file import RunFile
-from ...runs.sweep.part import Part, points_meant
+from ...runs.sweep.results import Part, points_meant
 from ...runs.sweep.sweep_file import SweepFile, checked, config_of
 from .paper_result import SCALES, Entry, ScaleName, cells_of
 from .verdicts import check_data, placed

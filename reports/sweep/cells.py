@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...privacy.errors import InputError, did_you_mean
-from ...runs.sweep.part import Part
+from ...runs.sweep.results import Part
 from ...runs.sweep.sweep_file import SEED, brief, choice_of
 
 ATTACK = "attack"

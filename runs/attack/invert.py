@@ -248,7 +248,7 @@ def attack_gradients(
 
     Args:
         request: the file, what is known of its batch, and how it is searched for.
-        progress: called with (step, total, "").
+        progress: called with (step, total, words).
         stop: asked to stop, the search ends at once; its last state is kept.
 
     Returns:
@@ -263,8 +263,8 @@ def attack_gradients(
         Interrupted: It was asked to stop.
     """
     stop = stop or Stop()
-    out, preset, seed = request.out, request.preset, request.seed
-    prior, truth, vocabulary = request.prior, request.truth, request.vocabulary
+    out, preset, seed, prior = request.out, request.preset, request.seed, request.prior
+    truth, vocabulary = request.truth, request.vocabulary
     # What is known: of the attack, of the batch, and of the model at the gradients.
     settings, where = preset_of(preset, request.restarts), find_device(request.device)
     interrupted = _is_interrupted(out)
@@ -278,6 +278,7 @@ def attack_gradients(
     if table is not None:
         table.check(facts.input_shape)
     posed = build_problem(file, facts, model=request.model, weights=request.weights)
+    facts = posed.facts
     if table is not None and posed.table is not None:
         raise InputError(
             f"{request.columns} names columns, but the model looks tokens up; leave it out"
@@ -357,12 +358,8 @@ def attack_gradients(
         result = result.model_copy(update=table.told(pixels, true_pixels, guess=known.guess))
     tensors = {"inputs": found.inputs, "pixels": pixels, "labels": found.labels}
     result = _finished(out, result, tensors)  # whole, whatever ends the short search that follows
-    left = (
-        None
-        if posed.by_batch
-        else _defended(
-            posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
-        )
+    left = _defended(
+        posed, known, found, true_pixels, settings=settings, seed=seed, device=where, out=out
     )
     if left is not None:
         result = result.model_copy(update={"defended": left})
@@ -458,6 +455,7 @@ def _by_batch(
     """
     seen, model = posed.observation, with_batch_statistics(posed.model)
     plain = seen.is_plain and not seen.is_noisy and seen.clip_norm is None
+    plain = plain and not (found.loss is not None and any(found.supported))
     if model is None or not plain or (left := residual_of(posed, found)[0]) <= _UNEXPLAINED:
         return posed, found
     other = replace(posed, model=model, by_batch=True)
@@ -507,7 +505,7 @@ def _defended(
 ) -> Defended | None:
     """What a clip norm and noise of its size leave of the records of an undefended gradient."""
     facts = posed.facts
-    if facts.clip_norm is not None or facts.noise_std or facts.local_steps > 1:
+    if facts.clip_norm is not None or facts.noise_std or facts.local_steps > 1 or posed.by_batch:
         return None
     if posed.classes == 1:  # whose loss nobody declares
         return None

@@ -26,9 +26,10 @@ from torch import Tensor, nn
 from ...attacks.exact.binary_vertices import signs_of_input
 from ...attacks.exact.first_layer import least_records
 from ...attacks.inversion.inversion import Reconstruction
+from ...attacks.problem.columns import Columns, columns_of, round_inputs
 from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
-from ...attacks.tokens.layers import Table, probe_tokens, token_table
+from ...attacks.tokens.layers import Table, dense, probe_tokens, token_table
 from ...privacy._validate import within
 from ...privacy.errors import InputError, InputTypeError
 from ...training.engine.tensor_file import TensorFile
@@ -292,7 +293,8 @@ def build_problem(
         _check_trained(network, again, model, facts, given=given)
     # What the norms contradict is refused; then the model is tried on such records.
     _check_norms(gradients, facts, path=file.path)
-    table = token_table(network, facts.input_shape)
+    columns = columns_of(network, facts.input_shape, points[0], bounds=facts.bounds())
+    table = None if columns is not None else token_table(network, facts.input_shape)
     shown, whole = None, table is not None or facts.noise_std > 0
     if missing and whole:
         raise InputError(
@@ -319,7 +321,7 @@ def build_problem(
         local_rate=facts.local_rate,
         shown=shown,
     )
-    of = recognised if table is None else without_decay
+    of = recognised if table is None and columns is None else without_decay
     observation, said = of(observation, network, classes=classes)
     notes += said
     if table is None:
@@ -345,9 +347,30 @@ def build_problem(
     )
     if posed.table is not None and classes == 1:
         raise InputError("classes=1 must be at least 2 where a model looks tokens up")
+    if columns is not None:
+        return _with_columns(posed, columns)
     if posed.table is None:
         _probe(posed, model)
     return posed
+
+
+def _with_columns(posed: Posed, columns: Columns) -> Posed:
+    """The same, with the range of categories, and a network that takes them as numbers."""
+    network, facts = dense(posed.model), posed.facts
+    if not columns.dtype.is_floating_point:
+        round_inputs(network)
+    low, high = (of.expand(len(columns.sizes)).tolist() for of in facts.bounds())
+    for j, n in enumerate(columns.sizes):
+        if n:
+            low[j], high[j] = 0.0, float(max(n - 1, 1))
+    looked = [str(j) for j, n in enumerate(columns.sizes) if n]
+    said = (
+        f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in tables, so "
+        "they are whole numbers from 0 (a fraction is dropped), and are found by what the first "
+        "linear layer is fed"
+    )
+    facts = replace(facts, low=tuple(low), high=tuple(high))
+    return replace(posed, model=network, facts=facts, notes=[*posed.notes, said])
 
 
 def _fitting(file: TensorFile, facts: BatchFacts, name: str) -> tuple[nn.Module, int, Gradients]:

@@ -180,7 +180,8 @@ def _of_arrays(path: Path, arrays: Mapping[str, Tensor], form: RecordForm) -> Re
             f"{', '.join(map(str, form.shape))})"
         )
     levels = kind == "pixels" and held.dtype == torch.uint8
-    if not (held.is_floating_point() or levels):
+    rows = kind == "inputs" and len(form.shape) == 1  # whose columns may be categories
+    if not (held.is_floating_point() or levels or rows):
         raise InputError(
             f"{path}: {kind!r} is of {_dtype(held)}, must be a floating-point type"
             + (", or uint8 of levels up to 255" if kind == "pixels" else "")

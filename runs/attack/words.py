@@ -12,6 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from ...attacks.exact.stages import RANK_ONE, SIGNS, count_proven
 from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
+from ...attacks.problem.labels import sums_to_zero
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
 from .model import FROM_MODEL, SLACK, Posed, statistics
@@ -333,10 +334,9 @@ def doubts(posed: Posed) -> list[str]:
             "the gradients of the last bias have the signs of a loss that was made larger; if they "
             "are between two models, see which is --before"
         )
-    slack = 5 * SLACK * bias.abs().sum(dim=1) + noise * math.sqrt(posed.classes)
-    if bool((bias.sum(dim=1).abs() > slack).any()):
+    if not sums_to_zero(bias, noise_std=posed.facts.noise_std):
         found.append(
             "the gradients of the last bias do not sum to 0, as those of a cross-entropy of logits "
-            "do; of another loss algebra alone finds records"
+            "do, so that they are of another loss"
         )
     return found

@@ -6,6 +6,8 @@ DIR/results/NAME.json     how it ended: the truth; written whole, or not there
 DIR/sweep.jsonl           the index: a line for each run that ended, for other programs; of a run
                           that is tried again two, until the sweep ends
 DIR/tuned.jsonl           what was chosen for each row
+
+A folder fills up over several calls, each of a part of the sweep: the runs that are meant.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, TypeAdapter
 
@@ -28,7 +30,7 @@ from ...training.models.metrics import Metrics
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.records import read_metrics
-from .sweep_file import Point
+from .sweep_file import SEED, Choice, Point, SweepFile, is_chosen, points_of, tried_of
 
 INDEX, TUNED = "sweep.jsonl", "tuned.jsonl"
 POINTS, RESULTS, LOCKS = "points", "results", "locks"
@@ -166,3 +168,32 @@ def write_tuned(out: Path, chosen: Sequence[tuple[Mapping[str, str], Mapping[str
     """What was chosen for each row."""
     lines = (json.dumps({"row": dict(r), "chosen": dict(c)}, ensure_ascii=False) for r, c in chosen)
     write_durably(out / TUNED, "".join(f"{line}\n" for line in lines).encode())
+
+
+Part = Sequence[Mapping[str, Sequence[Any]]]
+"""Runs of a sweep, by values of swept keys and "seed": what one of these takes; () takes all."""
+
+
+def points_meant(
+    sweep: SweepFile,
+    only: Part,
+    tuned: Mapping[tuple[str, ...], Mapping[str, Choice]] | None = None,
+) -> tuple[list[Point], list[Point]]:
+    """The runs of tuning of the rows that a part of a sweep has, and its reported ones.
+
+    Args:
+        tuned: as of `points_of`.
+    """
+    of_rows = [{key: values for key, values in one.items() if key != SEED} for one in only]
+    tuning = [
+        point
+        for one in tried_of(sweep)
+        if not only or any(is_chosen(part, one.row, 0) for part in of_rows)
+        for point in one.points
+    ]
+    reported = [
+        point
+        for point in points_of(sweep, tuned or {})
+        if not only or any(is_chosen(part, point.settings, point.seed) for part in only)
+    ]
+    return tuning, reported

@@ -15,13 +15,14 @@ from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
 from .engine import Engine, Task, digest_of
-from .part import Part, points_meant
 from .results import (
     LOCKS,
     POINTS,
     RESULTS,
+    Part,
     PointResult,
     append_to_index,
+    points_meant,
     read_result,
     read_results,
     read_tuned,

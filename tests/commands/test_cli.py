@@ -70,14 +70,10 @@ def test_help_imports_nothing_heavy():
 GRADIENTS = "--model linear --out none --input-shape 1,8,8 --classes 10"
 # What a command refuses, and a word of the refusal.
 REFUSED = {
-    "plan unknown.toml": "foo is unknown",
-    "plan unknown.toml --statement": "foo is unknown",
-    "train unknown.toml --out none": "foo is unknown",
-    "audit unknown.toml": "foo is unknown",
-    "audit-last-model unknown.toml": "foo is unknown",
-    "design unknown.toml": "foo is unknown",
-    "sweep unknown.toml --out none": "base is missing",
-    "plan torn.toml": "torn.toml",
+    "plan unknown.toml": "foo is unknown", "plan unknown.toml --statement": "foo is unknown",
+    "train unknown.toml --out none": "foo is unknown", "audit unknown.toml": "foo is unknown",
+    "audit-last-model unknown.toml": "foo is unknown", "design unknown.toml": "foo is unknown",
+    "sweep unknown.toml --out none": "base is missing", "plan torn.toml": "torn.toml",
     "plan absent.toml": "absent.toml",
     "plan run.toml --set algorithm.momentum=2": "momentum=2.0 must lie in [0, 1)",
     "plan run.toml --set algorithm.name=dpld": "did you mean dpdl?",
@@ -87,16 +83,14 @@ REFUSED = {
     'plan run.toml --set attack.scenarios=["momentun"]': "did you mean momentum?",
     "train run.toml --out none --set algorithm.name=dsgd": "momentum is unknown to dsgd",
     "train run.toml --out none --set data.name=csv --set data.root=x.csv": "columns and target",
-    "reproduce nothing --out none": "nothing",
-    "review absent.csv": "no table at absent.csv",
+    "reproduce nothing --out none": "nothing", "review absent.csv": "no table at absent.csv",
     "review run.toml": "has 1 columns",
     "train absent.toml --out none": "no run file at absent.toml",
     "design absent.toml": "no run file at absent.toml",
     "sweep absent.toml --out none": "no sweep file at absent.toml",
     "attack absent": "is absent the --out folder",
     "attack-sweep absent.toml --out none --set a.b=1": "no run file at absent.toml",
-    "audit absent": "is absent the --out folder",
-    "audit absent.toml": "no run file at absent.toml",
+    "audit absent": "is absent the --out folder", "audit absent.toml": "no run file at absent.toml",
     "audit-last-model absent.toml": "no run file at absent.toml",
     "audit-log absent --oracle a:b": "absent does not exist; name a log",
     "audit-scores absent.csv --claim epsilon=3": "absent.csv",
@@ -105,18 +99,16 @@ REFUSED = {
     "sign absent --key none": "absent does not exist",
     "check absent --policy none.toml": "is absent the --out folder",
     "check . --policy none.toml": "no policy at none.toml",
-    "compare absent": "is absent the --out folder",
-    "total absent": "is absent the --out folder",
+    "compare absent": "is absent the --out folder", "total absent": "is absent the --out folder",
     "person absent": "no ledger of a person at absent; begin one",
     "person absent --add none": "is none the --out folder",
     "account absent": "absent does not exist; name a log",
     "account . --policy none.toml": "no policy at none.toml",
     "check-account absent.toml": "no run file at absent.toml",
-    "table absent": "absent holds no sweep",
-    "plot absent --out x.svg": "absent holds no sweep",
+    "table absent": "absent holds no sweep", "plot absent --out x.svg": "absent holds no sweep",
     f"invert absent {GRADIENTS}": "absent: No such file",
     f"invert run.toml {GRADIENTS} --truth absent": "absent: No such file",
-}
+}  # fmt: skip
 # What takes no path of a file that must be there.
 PATHLESS = {"new", "budget", "membership-training", "schema", "demo"}
 
@@ -180,17 +172,9 @@ def test_a_model_that_exits_passes_no_gate(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("extra", [[], ["--json"]])
 def test_output_that_nobody_reads_ends_a_command_without_a_traceback(extra):
     asked = [
-        "budget",
-        "--epsilon",
-        "1",
-        "--delta",
-        "1e-5",
-        "--rounds",
-        "2",
-        "--sampling-rate",
-        "1",
+        "budget", "--epsilon", "1", "--delta", "1e-5", "--rounds", "2", "--sampling-rate", "1",
         *extra,
-    ]
+    ]  # fmt: skip
     reader, writer = os.pipe()
     os.close(reader)
     try:

@@ -179,20 +179,10 @@ def generator_of_clips():
 
 
 CASES = [
-    noise_reused_over_rounds,
-    noise_reused_in_a_round,
-    schedule_that_stops_noise,
-    counter_in_place,
-    refusal_that_is_caught,
-    message_in_round_three,
-    float_residue,
-    lambda_that_holds_a_sum,
-    callable_object,
-    module_global,
-    default_argument,
-    functools_partial,
-    generator_of_clips,
-]
+    noise_reused_over_rounds, noise_reused_in_a_round, schedule_that_stops_noise, counter_in_place,
+    refusal_that_is_caught, message_in_round_three, float_residue, lambda_that_holds_a_sum,
+    callable_object, module_global, default_argument, functools_partial, generator_of_clips,
+]  # fmt: skip
 
 
 @pytest.fixture

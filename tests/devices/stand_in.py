@@ -50,24 +50,17 @@ _HOST, _MARKED, _EITHER = "cpu", str(DEVICE), "either"
 
 # Operations whose results the host waits for, by the name of their overload packet.
 _READS = {
-    "_local_scalar_dense": "a number is read",
-    "equal": "the answer is read",
-    "nonzero": "the shape depends on values",
-    "masked_select": "the shape depends on values",
-    "_unique": "the shape depends on values",
-    "_unique2": "the shape depends on values",
+    "_local_scalar_dense": "a number is read", "equal": "the answer is read",
+    "nonzero": "the shape depends on values", "masked_select": "the shape depends on values",
+    "_unique": "the shape depends on values", "_unique2": "the shape depends on values",
     "unique_dim": "the shape depends on values",
     "unique_consecutive": "the shape depends on values",
     "unique_dim_consecutive": "the shape depends on values",
-    "bincount": "the shape depends on values",
-    "_linalg_check_errors": "success is read",
-    "_linalg_svd": "convergence is read",
-    "_linalg_eigh": "convergence is read",
-    "linalg_eig": "it is computed by the host",
-    "linalg_lstsq": "success is read",
-    "multinomial": "the weights are checked",
-    "histc": "the range is read",
-}
+    "bincount": "the shape depends on values", "_linalg_check_errors": "success is read",
+    "_linalg_svd": "convergence is read", "_linalg_eigh": "convergence is read",
+    "linalg_eig": "it is computed by the host", "linalg_lstsq": "success is read",
+    "multinomial": "the weights are checked", "histc": "the range is read",
+}  # fmt: skip
 _INDEXED = ("index", "index_put", "index_put_", "_unsafe_index", "_index_put_impl_")
 _TAKE_NUMBERS = ("fill_", "fill", "masked_fill", "masked_fill_", "index_put", "index_put_", "where")
 
@@ -184,13 +177,9 @@ class StandIn:
             # A kernel would be given addresses of the host.
             stack.enter_context(mock.patch.object(philox, "fused", return_value=None))
             pretended = {
-                "_lazy_init": None,
-                "is_available": True,
-                "device_count": 1,
-                "current_device": 0,
-                "set_device": None,
-                "mem_get_info": (2**32, 2**32),
-            }
+                "_lazy_init": None, "is_available": True, "device_count": 1, "current_device": 0,
+                "set_device": None, "mem_get_info": (2**32, 2**32),
+            }  # fmt: skip
             for name, value in pretended.items():
                 stack.enter_context(mock.patch.object(cuda, name, return_value=value))
             stack.enter_context(mock.patch.object(cuda, "synchronize", self._wait))
@@ -294,15 +283,10 @@ def current(func: Any) -> Iterator[None]:
 
 
 _MOVES = {
-    torch.Tensor.to: "to",
-    torch.Tensor.cpu: "cpu",
-    torch.Tensor.cuda: "cuda",
-    torch.Tensor.numpy: "numpy",
-    torch.Tensor.__array__: "numpy",
-    torch.Tensor.tolist: "tolist",
-    torch.Tensor.pin_memory: "pin_memory",
-    torch.Tensor.data_ptr: "data_ptr",
-}
+    torch.Tensor.to: "to", torch.Tensor.cpu: "cpu", torch.Tensor.cuda: "cuda",
+    torch.Tensor.numpy: "numpy", torch.Tensor.__array__: "numpy", torch.Tensor.tolist: "tolist",
+    torch.Tensor.pin_memory: "pin_memory", torch.Tensor.data_ptr: "data_ptr",
+}  # fmt: skip
 _AS_CLONE: list[str] = []  # the device to which the next clone goes
 
 

@@ -50,17 +50,11 @@ def test_what_cuda_allows_is_done_as_on_the_cpu(device):
     a, b = pair()
     number = torch.tensor(2.0)
     found = [
-        a * number,
-        a.masked_fill(a > 2, number),
-        a[torch.tensor([1, 0])],
-        b.to(DEVICE) + a,
-        torch.vmap(torch.func.grad(lambda x: (x**3).sum()))(a),
-        a.new_zeros(3),
-        torch.zeros_like(b, device="cuda"),
-        a.cuda().double().t().contiguous(),
-        torch.tensor([1.0, 2.0], device=a.device),
-        copy.deepcopy(nn.Linear(3, 2).to("cuda")).weight,
-    ]
+        a * number, a.masked_fill(a > 2, number), a[torch.tensor([1, 0])], b.to(DEVICE) + a,
+        torch.vmap(torch.func.grad(lambda x: (x**3).sum()))(a), a.new_zeros(3),
+        torch.zeros_like(b, device="cuda"), a.cuda().double().t().contiguous(),
+        torch.tensor([1.0, 2.0], device=a.device), copy.deepcopy(nn.Linear(3, 2).to("cuda")).weight,
+    ]  # fmt: skip
     assert all(device.holds(one) and one.device == DEVICE and one.is_cuda for one in found)
     assert not device.holds(a.cpu())
     assert b.device.type == "cpu"
@@ -75,25 +69,17 @@ def test_backward_runs_on_the_device(device):
 
 
 READS: dict[str, Callable[[Tensor], object]] = {
-    "item": lambda a: a.sum().item(),
-    "bool": lambda a: bool((a > 0).all()),
-    "float": lambda a: float(a[0, 0]),
-    "index": lambda a: range(int(a.long().max())),
-    "tolist": lambda a: a.tolist(),
-    "cpu": lambda a: a.cpu(),
-    "to": lambda a: a.to("cpu", torch.float64),
-    "to other": lambda a: a.to(torch.zeros(1)),
-    "copy_": lambda a: torch.zeros(2, 3).copy_(a),
-    "equal": lambda a: torch.equal(a, a),
-    "allclose": lambda a: torch.allclose(a, a),
-    "nonzero": lambda a: a.nonzero(),
-    "mask": lambda a: a[a > 2],
-    "put by mask": lambda a: a.__setitem__(a > 2, 0.0),
-    "unique": lambda a: a.unique(),
-    "repeat": lambda a: a[0].repeat_interleave(a[0].long()),
+    "item": lambda a: a.sum().item(), "bool": lambda a: bool((a > 0).all()),
+    "float": lambda a: float(a[0, 0]), "index": lambda a: range(int(a.long().max())),
+    "tolist": lambda a: a.tolist(), "cpu": lambda a: a.cpu(),
+    "to": lambda a: a.to("cpu", torch.float64), "to other": lambda a: a.to(torch.zeros(1)),
+    "copy_": lambda a: torch.zeros(2, 3).copy_(a), "equal": lambda a: torch.equal(a, a),
+    "allclose": lambda a: torch.allclose(a, a), "nonzero": lambda a: a.nonzero(),
+    "mask": lambda a: a[a > 2], "put by mask": lambda a: a.__setitem__(a > 2, 0.0),
+    "unique": lambda a: a.unique(), "repeat": lambda a: a[0].repeat_interleave(a[0].long()),
     "cholesky": lambda a: torch.linalg.cholesky(torch.eye(2, device="cuda") + 0 * a[:, :2]),
     "synchronize": lambda a: (torch.cuda.synchronize(), a),
-}
+}  # fmt: skip
 
 
 def in_a_package(call: Callable[[Tensor], object], at: str, tensor: Tensor) -> object:

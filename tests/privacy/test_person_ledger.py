@@ -37,15 +37,10 @@ OTHER = {
 
 def run(name: str, events: dict[Event, int], **changed: Any) -> PersonRun:
     of: dict[str, Any] = {
-        "run": name,
-        "label": f"run {name}",
-        "whose": "one person with 1 record at agent 0",
-        "adjacency": Adjacency.ADD_OR_REMOVE_ONE,
-        "delta": 1e-5,
-        "target": EVERY,
-        "counted": "planned",
-        "views": {EVERY: PersonView(status="proven", events=events)},
-    }
+        "run": name, "label": f"run {name}", "whose": "one person with 1 record at agent 0",
+        "adjacency": Adjacency.ADD_OR_REMOVE_ONE, "delta": 1e-5, "target": EVERY,
+        "counted": "planned", "views": {EVERY: PersonView(status="proven", events=events)},
+    }  # fmt: skip
     return PersonRun(**(of | changed))
 
 

@@ -22,14 +22,9 @@ RUN = run_text(
     training={"rounds": 3, "sampling_rate": 0.1},
 )  # fmt: skip
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    "object": dict,
-    "array": list,
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "null": type(None),
-}
+    "object": dict, "array": list, "string": str, "integer": int, "number": (int, float),
+    "boolean": bool, "null": type(None),
+}  # fmt: skip
 _KNOWN = {
     "$schema", "$defs", "$ref", "title", "description", "default", "type", "properties",
     "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "anyOf",

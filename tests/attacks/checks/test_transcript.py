@@ -84,16 +84,10 @@ def test_messages_that_carry_fresh_noise_are_looked_at(agents):
 
 
 SEEN = [
-    "all at sigma over the root of 2",
-    "drawn at sigma over the root of 2",
-    "the last round alone",
-    "one row without",
-    "one row halved",
-    "none at all",
-    "a coordinate without",
-    "signs",
+    "all at sigma over the root of 2", "drawn at sigma over the root of 2", "the last round alone",
+    "one row without", "one row halved", "none at all", "a coordinate without", "signs",
     "two sources in one",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEEN)

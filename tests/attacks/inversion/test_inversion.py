@@ -1,9 +1,11 @@
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
+from torch.nn import functional
 
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
 from overhear.attacks.problem.objective import PRESETS, Preset
@@ -265,3 +267,94 @@ def test_a_search_without_noise_that_explains_little_is_no_better_than_the_prior
     other = replace(seen, gradient=torch.randn(seen.gradient.shape, generator=generator))
     settings = replace(PRESETS["matched"], adam_steps=30, newton_steps=1, starts=1, exact=False)
     assert _attack(other, model, settings, prior=torch.full(SHAPE, 0.5)).stage == "prior"
+
+
+def _of_loss(
+    model: nn.Module, batch: tuple[Tensor, Tensor], loss: Callable[[Tensor, Tensor], Tensor]
+) -> Observation:
+    weights = list(model.parameters())
+    made = torch.autograd.grad(loss(model(batch[0]), batch[1]), weights)
+    flat, point = (torch.cat([v.detach().flatten() for v in of]) for of in (made, weights))
+    return Observation.single(
+        gradient=flat, model=point, noise_std=0.0, clip_norm=None, records=len(batch[0])
+    )
+
+
+def _bits(outputs: Tensor, labels: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(
+        outputs, functional.one_hot(labels, outputs.shape[1]).float()
+    )
+
+
+def _smooth(outputs: int, *, bias: bool = True) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 5, 2, 2), nn.GELU(), nn.Conv2d(12, 24, 3, 2, 1), nn.GELU(), nn.Flatten(),
+        nn.Linear(96, outputs, bias=bias),
+    )  # fmt: skip
+
+
+def _any_loss(seen: Observation, model: nn.Module, classes: int, prior: Tensor) -> Reconstruction:
+    return reconstruct(
+        seen, model, preset=replace(PRESETS["matched"], starts=1), input_shape=SHAPE,
+        classes=classes, bounds=BOUNDS, generator=torch.Generator().manual_seed(0),
+        prior_image=prior,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "outputs", "loss", "bias", "reached"),
+    [
+        (1, 1, lambda o, y: (o[:, 0] - y / 10).square().mean(), True, 60),
+        pytest.param(1, 10, _bits, True, 60, marks=pytest.mark.slow),
+        # The declared loss is tried first.
+        pytest.param(1, 10, _bits, False, 25, marks=pytest.mark.slow),
+        (3, 10, _bits, True, 20),
+        pytest.param(
+            2,
+            10,
+            lambda o, y: (o - functional.one_hot(y, 10)).square().mean(),
+            True,
+            20,
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_search_needs_no_loss(records, outputs, loss, bias, reached, digits):
+    images, labels = digits
+    model, truth = _smooth(outputs, bias=bias), images[:records]
+    seen = _of_loss(model, (truth, labels[:records]), loss)
+    found = _any_loss(seen, model, outputs, images[100:].mean(dim=0))
+    assert (found.stage, found.supported) == ("optimisation", (True,) * records)
+    assert found.loss is not None
+    assert (found.loss.searched, found.loss.labelled) == (True, False)
+    assert sum(match(truth, found.inputs).psnr) / records > reached
+
+
+@pytest.mark.slow
+def test_a_search_without_a_loss_finds_nothing_where_no_record_is(digits):
+    # The sizes of a gradient with their signs drawn; and fewer numbers than there are unknowns.
+    images, labels = digits
+    model, prior = _smooth(10), images[100:].mean(dim=0)
+    seen = _of_loss(model, (images[:3], labels[:3]), _bits)
+    signs = torch.randn(seen.gradient.shape, generator=torch.Generator().manual_seed(0)).sign()
+    noise = replace(seen, gradient=signs * seen.gradient)
+    few = nn.Sequential(nn.Conv2d(1, 1, 5, 2, 2), nn.GELU(), nn.Flatten(), nn.Linear(16, 10))
+    for network, of in ((model, noise), (few, _of_loss(few, (images[:3], labels[:3]), _bits))):
+        found = _any_loss(of, network, 10, prior)
+        assert found.loss is None or not any(found.supported)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_multiples_speak_against_a_search_without_a_loss_where_they_explain_as_much(bias, digits):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 12, 5, 2, 2, bias=bias), nn.ReLU(), nn.Conv2d(12, 24, 3, 2, 1, bias=bias),
+        nn.ReLU(), nn.Flatten(), nn.Linear(96, 1, bias=bias),
+    )  # fmt: skip
+    images, labels = digits
+    batch = images[:1], labels[:1]
+    seen = _of_loss(model, batch, lambda o, y: (o[:, 0] - y / 10 - 1).square().mean())
+    found = _any_loss(seen, model, 1, images[100:].mean(dim=0))
+    assert found.iterations > 0
+    assert found.supported == (bias,)

@@ -49,14 +49,9 @@ def _digits():
 
 # (multiplier, rate, delta): the first two read 2.3e-2 and 5e-4 of themselves too little.
 TINY = [
-    (100.0, 1e-12, 1e-15),
-    (1000.0, 1e-9, 1e-13),
-    (5.0, 1e-12, 1e-30),
-    (1000.0, 1e-10, 1e-300),
-    (1e4, 1e-8, 1e-18),
-    (1e6, 1e-4, 1e-300),
-    (5.0, 1e-6, 1e-9),
-]
+    (100.0, 1e-12, 1e-15), (1000.0, 1e-9, 1e-13), (5.0, 1e-12, 1e-30), (1000.0, 1e-10, 1e-300),
+    (1e4, 1e-8, 1e-18), (1e6, 1e-4, 1e-300), (5.0, 1e-6, 1e-9),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("multiplier", "rate", "dlt"), TINY)

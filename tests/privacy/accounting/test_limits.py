@@ -13,13 +13,9 @@ from overhear.privacy.participation import Event, Reach, poisson
 
 # noise_multiplier, epsilon, delta, sampling_rate
 ROUNDS = [
-    (1.0, 2.0, 1e-5, 0.01),
-    (7.0, 0.05, 1e-6, 1e-4),
-    (0.5, 50.0, 1e-10, 0.3),
-    (30.0, 1.0, 1e-10, 0.01),
-    (20.0, 3.0, 1e-3, 1.0),
-    (1.0, 0.05, 1e-5, 0.5),
-]
+    (1.0, 2.0, 1e-5, 0.01), (7.0, 0.05, 1e-6, 1e-4), (0.5, 50.0, 1e-10, 0.3),
+    (30.0, 1.0, 1e-10, 0.01), (20.0, 3.0, 1e-3, 1.0), (1.0, 0.05, 1e-5, 0.5),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("multiplier", "eps", "dlt", "rate"), ROUNDS)

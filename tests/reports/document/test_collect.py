@@ -220,16 +220,10 @@ def far(tmp_path_factory):
     tests = {"X_test": inputs[:20], "y_test": labels[:20]}
     np.savez(place / "two.npz", X=inputs, y=labels, **tests)
     changes = [
-        "data.name=npz",
-        f'data.root="{place / "two.npz"}"',
-        "data.classes=2",
-        "data.agents=5",
-        "data.feature_norm=1.0",
-        "data.most_records=24",
-        "algorithm.name=ldp-dsgd",
-        'privacy.adversaries=["eavesdropper", "agent:2"]',
-        "privacy.victim=0",
-    ]
+        "data.name=npz", f'data.root="{place / "two.npz"}"', "data.classes=2", "data.agents=5",
+        "data.feature_norm=1.0", "data.most_records=24", "algorithm.name=ldp-dsgd",
+        'privacy.adversaries=["eavesdropper", "agent:2"]', "privacy.victim=0",
+    ]  # fmt: skip
     return trained(place, *changes)
 
 

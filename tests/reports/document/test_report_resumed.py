@@ -215,14 +215,9 @@ def test_a_stopped_json_that_does_not_fit_its_run_is_refused(run_file):
     out = resumed(run_file)
     held = json.loads((out / "stopped.json").read_text(encoding="utf-8"))
     changes: list[dict[str, Any]] = [
-        {"round": 13},
-        {"rounds": 13},
-        {"adversary": "final-models"},
-        {"target": 5.0},
-        {"delta": 1e-5},
-        {"epsilon": 3.0},
-        {"round": "10"},
-    ]
+        {"round": 13}, {"rounds": 13}, {"adversary": "final-models"}, {"target": 5.0},
+        {"delta": 1e-5}, {"epsilon": 3.0}, {"round": "10"},
+    ]  # fmt: skip
     for change in changes:
         (out / "stopped.json").write_text(json.dumps(held | change), encoding="utf-8")
         write_sums(out)

@@ -67,16 +67,9 @@ def attack(
         "sentence": "8 of 8 images were rebuilt; the proof allows 30%.",
     }
     scenario = {
-        "scenario": "view",
-        "adversary": "eavesdropper",
-        "round": 1,
-        "model_owner": 0,
-        "victim": 0,
-        "preset": preset,
-        "rows": list(rows),
-        "conclusion": "none",
-        "bound": bound,
-    }
+        "scenario": "view", "adversary": "eavesdropper", "round": 1, "model_owner": 0, "victim": 0,
+        "preset": preset, "rows": list(rows), "conclusion": "none", "bound": bound,
+    }  # fmt: skip
     return Attack.model_validate({"schema": 1, "scenarios": [scenario]})
 
 

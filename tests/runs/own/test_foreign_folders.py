@@ -575,28 +575,19 @@ def test_the_newest_are_kept_and_none_is_lost(state, monkeypatch):
 # Every command that opens a folder which somebody else may have made. A new command fails the test
 # below until it is decided here.
 OPENS = {
-    "account": ["account", "logs"],
-    "attack": ["attack", "evil"],
-    "audit": ["audit", "evil"],
+    "account": ["account", "logs"], "attack": ["attack", "evil"], "audit": ["audit", "evil"],
     "audit-last-model": ["audit-last-model", "evil"],
     "audit-log": ["audit-log", "logs", "--oracle", "math:sqrt"],
-    "membership": ["membership", "evil"],
-    "check": ["check", "evil", "--policy", "policy.toml"],
-    "check-account": ["check-account", "evil/run.toml"],
-    "compare": ["compare", "evil", "evil"],
-    "design": ["design", "evil/run.toml"],
-    "person": ["person", "person.jsonl", "--add", "evil"],
-    "plan": ["plan", "evil/run.toml"],
-    "plot": ["plot", "evil", "--out", "plot.svg"],
-    "report": ["report", "evil"],
-    "reproduce": ["reproduce", "dpdl-table-4", "--out", "evil"],
-    "sign": ["sign", "evil", "--key", "key"],
-    "sweep": ["sweep", "sweep.toml", "--out", "evil"],
-    "table": ["table", "evil"],
-    "total": ["total", "evil"],
+    "membership": ["membership", "evil"], "check": ["check", "evil", "--policy", "policy.toml"],
+    "check-account": ["check-account", "evil/run.toml"], "compare": ["compare", "evil", "evil"],
+    "design": ["design", "evil/run.toml"], "person": ["person", "person.jsonl", "--add", "evil"],
+    "plan": ["plan", "evil/run.toml"], "plot": ["plot", "evil", "--out", "plot.svg"],
+    "report": ["report", "evil"], "reproduce": ["reproduce", "dpdl-table-4", "--out", "evil"],
+    "sign": ["sign", "evil", "--key", "key"], "sweep": ["sweep", "sweep.toml", "--out", "evil"],
+    "table": ["table", "evil"], "total": ["total", "evil"],
     "train": ["train", "evil/run.toml", "--out", "new"],
     "train --resume": ["train", "run.toml", "--out", "evil", "--resume"],
-}
+}  # fmt: skip
 # attack-sweep opens run folders in --out alone, each as attack does.
 OPENS_NONE = {"attack-sweep", "audit-scores", "budget", "demo", "invert", "membership-training"}
 OPENS_NONE |= {"new", "review", "schema"}

@@ -9,22 +9,10 @@ from overhear.runs.folder.folder import write_sums
 
 EVIL = 'open("ran", "w").close()\n'
 NAMES = [
-    "os:system",
-    "subprocess:run",
-    "../evil.py:X",
-    "{folder}/evil.py:X",
-    "run/sources/evil.py:X",
-    "run.sources.evil:X",
-    "evil:X",
-    "mi\\u0000ne:X",
-    "mine\\u202e:X",
-    "own mine:X",
-    "object:own_mine.MOMENTUM@" + "0" * 64,
-    "object:",
-    ":",
-    "::",
-    "own_mine:__builtins__.exec",
-]
+    "os:system", "subprocess:run", "../evil.py:X", "{folder}/evil.py:X", "run/sources/evil.py:X",
+    "run.sources.evil:X", "evil:X", "mi\\u0000ne:X", "mine\\u202e:X", "own mine:X",
+    "object:own_mine.MOMENTUM@" + "0" * 64, "object:", ":", "::", "own_mine:__builtins__.exec",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -13,21 +13,11 @@ from overhear.reports.schema import Report
 from tests.conftest import sample_report
 
 ROW: dict[str, Any] = {
-    "name": "eavesdropper",
-    "victim": 0,
-    "worst_adversary": None,
-    "joint_sensitivity": 1.0,
-    "effective_noise_multiplier": 2.0,
-    "mu_per_round": 0.5,
-    "epsilon": 2.0,
-    "delta": 1e-5,
-    "unit": "record",
-    "adjacency": "add-or-remove-one",
-    "sampling": "poisson",
-    "status": "proven",
-    "bound": "closed form",
-    "because": "a test",
-}
+    "name": "eavesdropper", "victim": 0, "worst_adversary": None, "joint_sensitivity": 1.0,
+    "effective_noise_multiplier": 2.0, "mu_per_round": 0.5, "epsilon": 2.0, "delta": 1e-5,
+    "unit": "record", "adjacency": "add-or-remove-one", "sampling": "poisson", "status": "proven",
+    "bound": "closed form", "because": "a test",
+}  # fmt: skip
 
 
 def read(**changes: object) -> Guarantee:

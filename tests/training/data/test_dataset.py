@@ -8,16 +8,10 @@ from overhear.training.data.load import Dataset
 
 def _fields(**changes):
     fields = {
-        "name": "toy",
-        "inputs": torch.zeros(4, 1, 2, 2),
-        "targets": torch.tensor([0, 1, 0, 1]),
-        "test_inputs": torch.zeros(2, 1, 2, 2),
-        "test_targets": torch.tensor([0, 1]),
-        "classes": 2,
-        "mean": (0.5,),
-        "std": (0.25,),
-        "image": True,
-    }
+        "name": "toy", "inputs": torch.zeros(4, 1, 2, 2), "targets": torch.tensor([0, 1, 0, 1]),
+        "test_inputs": torch.zeros(2, 1, 2, 2), "test_targets": torch.tensor([0, 1]), "classes": 2,
+        "mean": (0.5,), "std": (0.25,), "image": True,
+    }  # fmt: skip
     return fields | changes
 
 

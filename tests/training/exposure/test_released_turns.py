@@ -10,14 +10,9 @@ from overhear.training.exposure.guarantees import run_epsilon
 from tests.training.states import State, start
 
 RUN = {
-    "graph": "ring:3",
-    "rounds": 12,
-    "sampling_rate": 0.05,
-    "delta": 1e-5,
-    "noise_multiplier": 2.0,
-    "participation": {"cycle": 4},
-    "adversaries": ["eavesdropper", "single-message"],
-}
+    "graph": "ring:3", "rounds": 12, "sampling_rate": 0.05, "delta": 1e-5, "noise_multiplier": 2.0,
+    "participation": {"cycle": 4}, "adversaries": ["eavesdropper", "single-message"],
+}  # fmt: skip
 
 
 def mean_of_a_ball(state: State, round: Round, *, clip_norm: float, noise_std: float) -> State:

@@ -86,20 +86,14 @@ FUNCTIONS = {
     "rows": (lambda x, rows: x + rows.mean(0), True),
     "norms": (lambda x, rows: x / (1 + torch.linalg.vector_norm(rows)), True),
     "own vmap": (lambda x, rows: torch.func.vmap(lambda r: r @ x)(rows).sum() * x, True),
-    "writes into its arguments": (_writes, True),
-    "returns its argument": (lambda x, rows: x, True),
-    "returns a constant": (lambda x, rows: torch.ones_like(x), True),
-    "fills": (_fills, True),
-    "writes into a constant": (_into_a_constant, False),
-    "branches": (_branches, False),
-    "counts": (_counts, False),
-    "numpy": (_by_numpy, False),
-    "raises": (_raises, False),
-    "as many as there are": (_sorts, False),
-    "another type": (lambda x, rows: x.half(), True),
+    "writes into its arguments": (_writes, True), "returns its argument": (lambda x, rows: x, True),
+    "returns a constant": (lambda x, rows: torch.ones_like(x), True), "fills": (_fills, True),
+    "writes into a constant": (_into_a_constant, False), "branches": (_branches, False),
+    "counts": (_counts, False), "numpy": (_by_numpy, False), "raises": (_raises, False),
+    "as many as there are": (_sorts, False), "another type": (lambda x, rows: x.half(), True),
     "no tensor": (lambda x, rows: 1.0, False),
     "always nan": (lambda x, rows: x * float("nan"), False),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

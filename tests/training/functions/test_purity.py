@@ -237,23 +237,12 @@ def test_constants_that_differ_have_different_fingerprints(values):
 
 def test_code_that_differs_has_different_fingerprints():
     fns = [
-        lambda row: row + 1,
-        lambda row: row - 1,
-        lambda row: row + 2,
-        lambda row: row.exp(),
-        lambda row: row.log(),
-        lambda row: torch.exp(row),
-        lambda row: (lambda one: one + 1)(row),
-        lambda row: (lambda one: one + 2)(row),
-        lambda row: double(row),
-        lambda row: decorated(row),
-        lambda row: abs(row),
-        lambda row: sum(row),
-        lambda row, k=1: row + k,
-        lambda row, *, k=1: row + k,
-        importing,
-        importing_from,
-    ]
+        lambda row: row + 1, lambda row: row - 1, lambda row: row + 2, lambda row: row.exp(),
+        lambda row: row.log(), lambda row: torch.exp(row), lambda row: (lambda one: one + 1)(row),
+        lambda row: (lambda one: one + 2)(row), lambda row: double(row), lambda row: decorated(row),
+        lambda row: abs(row), lambda row: sum(row), lambda row, k=1: row + k,
+        lambda row, *, k=1: row + k, importing, importing_from,
+    ]  # fmt: skip
     assert len(set(prints(*fns))) == len(fns)
 
 

@@ -102,16 +102,11 @@ def another_class_for_a_handle(state, round, s):
 
 
 FLOATS = [
-    large_noise_that_swallows,
-    a_large_known_value_that_swallows,
-    a_factor_that_underflows,
-    messages_in_which_noise_underflows,
-    a_number_that_is_another_when_asked,
-    a_kind_that_is_another_when_asked,
-    a_table_of_another_class,
-    the_inside_of_a_round,
+    large_noise_that_swallows, a_large_known_value_that_swallows, a_factor_that_underflows,
+    messages_in_which_noise_underflows, a_number_that_is_another_when_asked,
+    a_kind_that_is_another_when_asked, a_table_of_another_class, the_inside_of_a_round,
     another_class_for_a_handle,
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("made", FLOATS, ids=lambda f: f.__name__)

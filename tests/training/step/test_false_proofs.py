@@ -525,27 +525,15 @@ def test_an_argument_that_a_step_changes_is_caught(bound):
 
 
 PEEKS = {
-    "rows": lambda v: v.rows,
-    "array": np.asarray,
-    "tensor": torch.as_tensor,
-    "iteration": list,
-    "index": lambda v: v[0],
-    "float": float,
-    "bool": bool,
-    "len": len,
-    "equal": lambda v: v == v,
-    "vars": vars,
-    "dict": lambda v: v.__dict__,
+    "rows": lambda v: v.rows, "array": np.asarray, "tensor": torch.as_tensor, "iteration": list,
+    "index": lambda v: v[0], "float": float, "bool": bool, "len": len, "equal": lambda v: v == v,
+    "vars": vars, "dict": lambda v: v.__dict__,
     "slots": lambda v: [getattr(v, name) for name in type(v).__mro__[1].__slots__],
-    "pickle": lambda v: __import__("pickle").dumps(v),
-    "format": lambda v: f"{v:.3f}",
-    "dlpack": torch.from_dlpack,
-    "buffer": memoryview,
-    "linalg": torch.linalg.vector_norm,
-    "numpy": np.sqrt,
-    "stack": lambda v: torch.stack([v, v]),
+    "pickle": lambda v: __import__("pickle").dumps(v), "format": lambda v: f"{v:.3f}",
+    "dlpack": torch.from_dlpack, "buffer": memoryview, "linalg": torch.linalg.vector_norm,
+    "numpy": np.sqrt, "stack": lambda v: torch.stack([v, v]),
     "set": lambda v: setattr(v, "rows", 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("peek", PEEKS.values(), ids=PEEKS.keys())

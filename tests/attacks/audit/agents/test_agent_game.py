@@ -81,14 +81,10 @@ def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> AgentGame:
         bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     fixed = {
-        "setting": contract.setting(GRAPH),
-        "bound": bound,
-        "traces": traces,
-        "of_agents": at_unit(traces, Unit.AGENT),
-        "rounds": rounds,
-        "adversaries": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)},
-        "canaries": 150,
-    }
+        "setting": contract.setting(GRAPH), "bound": bound, "traces": traces,
+        "of_agents": at_unit(traces, Unit.AGENT), "rounds": rounds,
+        "adversaries": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)}, "canaries": 150,
+    }  # fmt: skip
     return AgentGame(**(fixed | how))
 
 

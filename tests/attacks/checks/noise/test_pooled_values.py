@@ -35,13 +35,8 @@ def _of(note, values: np.ndarray) -> Finding:
 
 
 NOTES = [
-    note_subsets,
-    note_means,
-    note_pairs_of_coordinates,
-    note_span,
-    note_repeats,
-    note_regularity,
-]
+    note_subsets, note_means, note_pairs_of_coordinates, note_span, note_repeats, note_regularity,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("note", NOTES)

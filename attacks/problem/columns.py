@@ -1,0 +1,307 @@
+"""Records of which some columns are categories that a model looks up in tables of its own.
+
+    h(x) = base + sum over numbers a_j x_j + sum over categories code_j[x_j]
+
+is what the first linear layer is fed, where every column moves numbers of its own. What is behind
+that layer is a network of h alone, so h is rebuilt as any record is; then a number is read off its
+share of h, and a category is the nearest code. Without noise a category whose row of the table has
+no gradient is none of the batch.
+
+Shape letters: B records, F columns, H inputs of the first linear layer, D parameters.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ...training.models.parameters import frozen_as_buffers, unflatten
+from .observation import HOST, Observation
+
+_MOST_CODES = 20_000  # rows of all tables, each of which is fed once
+_MOST = 2_000  # columns, each of which is tried by itself
+_FAITHFUL = 1e-2  # share of the distance of two codes that a record may be off
+_LEAST = 1e-3  # width of the range of what no record moves
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Columns:
+    """The columns of a model's records, and what is behind its first linear layer.
+
+    Attributes:
+        tables: for each column the name of its table and the row of its category 0; None of a
+            number.
+        sizes: for each column how many categories it has; 0 of a number.
+        base: (H,) of the record of zeros.
+        codes: for each column what it adds to that, (n, H): of its categories, or of the number 1.
+        dtype: what the model takes: whole numbers alone, or others too.
+        layer: the name of the first linear layer.
+    """
+
+    tables: tuple[tuple[str, int] | None, ...]
+    sizes: tuple[int, ...]
+    base: Tensor
+    codes: tuple[Tensor, ...]
+    dtype: torch.dtype
+    layer: str
+
+    def fed(self, records: Tensor) -> Tensor:
+        """(..., H) what the first linear layer is fed of (..., F) records."""
+        h = self.base.expand(*records.shape[:-1], -1).clone()
+        for j, code in enumerate(self.codes):
+            column = records[..., j].to(h)
+            if (n := self.sizes[j]) == 0:
+                h += column[..., None] * code[0]
+            else:
+                h += code[column.round().long().clamp(0, n - 1)]
+        return h
+
+    def bounds(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, high) of h, (H,) each, of bounds of the columns that are numbers."""
+        ends = torch.stack([low, high]).to(self.base).reshape(2, -1).expand(2, len(self.sizes))
+        least, most = self.base.clone(), self.base.clone()
+        for j, code in enumerate(self.codes):
+            every = code if self.sizes[j] else ends[:, j, None] * code
+            least, most = least + every.amin(0), most + every.amax(0)
+        flat = most - least < _LEAST
+        return least - flat * _LEAST / 2, most + flat * _LEAST / 2
+
+    def read(
+        self, h: Tensor, observation: Observation, model: nn.Module
+    ) -> tuple[Tensor, list[bool]]:
+        """(B, F) records of (B, H), and of which of them h is right but for rounding."""
+        rest, records = h.to(self.base) - self.base, h.new_zeros(len(h), len(self.codes))
+        parts, right = unflatten(model, observation.gradient), h.new_ones(len(h)).bool()
+        for j, (code, table) in enumerate(zip(self.codes, self.tables, strict=True)):
+            if table is None:
+                records[:, j] = rest @ code[0] / code[0].square().sum()
+                continue
+            own, may = (code != code[0]).any(dim=0), torch.ones(len(code)).bool()
+            name, first = table
+            rows = parts[name].ne(0).any(dim=2).any(dim=0) if name in parts else may[:0]
+            if bool(rows.any()) and not observation.is_noisy:  # of a table that is trained
+                padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+                rows[[] if padding is None else padding] = True  # which has no gradient ever
+                may = rows[first : first + len(code)]
+            far = functools.partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+            of, code = rest[:, own].double(), code[:, own].double()
+            least = far(of, code).masked_fill(~may, math.inf).min(dim=1)
+            apart = far(code[least.indices], code).scatter(1, least.indices[:, None], 1e300)
+            apart = apart.masked_fill(~may & (apart == 0), math.inf).amin(dim=1)
+            records[:, j] = least.indices.to(records)
+            right &= least.values < _FAITHFUL * apart
+        return records, right.tolist()
+
+    def behind(self, observation: Observation, model: nn.Module) -> tuple[Observation, nn.Module]:
+        """The observation of what is behind the first linear layer's input, and that network."""
+        tables = {of[0] for of in self.tables if of is not None}
+        kept = [name for name, _ in model.named_parameters() if name not in tables]
+        inner = copy.deepcopy(model)
+        for name, value in inner.named_parameters():
+            value.requires_grad_(name in kept)
+        inner = frozen_as_buffers(inner, kept)
+        inner.set_submodule(self.layer, _Fed(inner.get_submodule(self.layer)))
+        held = {name: torch.full(p.shape, name in kept) for name, p in model.named_parameters()}
+        chosen = torch.cat([of.flatten() for of in held.values()])
+        shown = observation.shown
+        return replace(
+            observation,
+            gradient=observation.gradient[:, chosen],
+            points=observation.points[..., chosen],
+            shown=None if shown is None else shown[chosen],
+        ), Behind(inner, layer=self.layer, columns=len(self.codes), dtype=self.dtype)
+
+
+class _Fed(nn.Module):
+    """A layer that is fed what is laid down here, in place of what comes before it."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.fed = layer, torch.empty(0)
+
+    def forward(self, _: Tensor) -> Any:
+        return self.layer(self.fed)
+
+
+class Behind(nn.Module):
+    """A network of what a layer of another is fed."""
+
+    def __init__(self, inner: nn.Module, *, layer: str, columns: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner, self.at, self.columns, self.dtype = inner, layer, columns, dtype
+
+    def forward(self, h: Tensor) -> Any:
+        """The outputs of (B, H)."""
+        self.inner.get_submodule(self.at).fed = h
+        zeros = h.new_zeros(len(h), self.columns)
+        return self.inner(zeros if self.dtype.is_floating_point else zeros.long())
+
+
+def columns_of(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    point: Tensor | None = None,
+    *,
+    bounds: tuple[Tensor, Tensor] = (torch.tensor(0.0), torch.tensor(1.0)),
+) -> Columns | None:
+    """The columns of records some of which are looked up, each in a table of its own.
+
+    Args:
+        model: any network, in evaluation mode.
+        shape: of one record.
+        point: (D,) parameters; None for those that it has.
+        bounds: (low, high) of columns that are numbers, scalars or (F,).
+
+    Returns:
+        None where no column is a category, where the whole record is looked up in one table, as a
+        text is, where a category is looked up as another number, or where h is another function of
+        the columns.
+
+    >>> class Shop(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.town, self.score = nn.Embedding(9, 4), nn.Linear(5, 2)
+    ...     def forward(self, x):
+    ...         return self.score(torch.cat([self.town(x[:, 0].long()), x[:, 1:]], dim=1))
+    >>> found = columns_of(Shop(), (2,))
+    >>> found.sizes, found.layer
+    ((9, 0), 'score')
+    """
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
+    if len(shape) != 1 or not tables or any(m.max_norm is not None for m in tables):
+        return None
+    held, f = {name: p.detach() for name, p in model.named_parameters()}, shape[0]
+    every = [id(p) for _, p in model.named_parameters(remove_duplicate=False)]
+    tied = any(every.count(id(m.weight)) > 1 for m in tables)
+    counted = point is None or len(point) == sum(map(Tensor.numel, held.values()))
+    if tied or not counted or f > _MOST:
+        return None
+    held, like = held if point is None else unflatten(model, point.to(HOST)), tables[0].weight
+    for whole in (_rounded in model._forward_pre_hooks.values(), True):
+        run = _Front(model, held, whole=whole)
+        with suppress(Exception):  # a model of whole numbers may raise anything of others
+            zeros, ones = (run(torch.full((1, f), v).to(like))[0] for v in (0.0, 1.0))
+            places = [
+                (name, int(place))
+                for (name, _, one), (_, _, two) in zip(zeros, ones, strict=True)
+                for place in one[one != two]
+            ]
+            if not places or (len(places) == f and len(set(places)) == 1):  # or a text
+                return None
+            return _columns(run, f, like, bounds)
+    return None
+
+
+def round_inputs(model: nn.Module) -> None:
+    """Let a network that takes whole numbers alone take others too, as `columns_of` knows."""
+    model.register_forward_pre_hook(_rounded)
+
+
+def _rounded(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (args[0].round().long(), *args[1:])
+
+
+class _Reached(Exception):
+    """Raised where the first linear layer is fed."""
+
+
+class _Front:
+    """What a network looks up in its tables, and feeds its first linear layer, of records."""
+
+    def __init__(self, model: nn.Module, held: dict[str, Tensor], *, whole: bool) -> None:
+        self.model, self.held, self.whole = model, held, whole
+        self.looked = list[tuple[str, int, Tensor]]()
+
+    @torch.no_grad()
+    def __call__(self, records: Tensor) -> tuple[list[tuple[str, int, Tensor]], Tensor, str]:
+        looked, fed = list[tuple[str, int, Tensor]](), list[tuple[Tensor, str]]()
+        self.looked = looked
+
+        def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+            def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
+                if isinstance(module, nn.Embedding):
+                    looked.append((f"{name}.weight", module.num_embeddings, args[0]))
+                else:
+                    fed.append((args[0].clone(), name))
+                    raise _Reached
+
+            return hook
+
+        kinds = (nn.Embedding, nn.Linear)
+        at = [(n, m) for n, m in self.model.named_modules() if isinstance(m, kinds)]
+        hooks = [module.register_forward_pre_hook(note(name)) for name, module in at]
+        try:
+            functional_call(self.model, self.held, (records.long() if self.whole else records,))
+        except _Reached:
+            pass
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not fed or fed[0][0].ndim != 2:
+            raise TypeError
+        return looked, *fed[0]
+
+
+def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -> Columns | None:
+    """The columns by what moves with each, where that is all that h is."""
+    eye = torch.eye(f).to(like)
+    looked, h, layer = run(torch.cat([torch.zeros_like(eye[:1]), eye]))
+    at = dict[int, tuple[str, int, int]]()
+    for name, rows, index in looked:
+        if index.ndim == 0 or len(index) != f + 1:
+            continue
+        for place in index.reshape(f + 1, -1).T:
+            moved = (place[1:] != place[0]).nonzero()[:, 0].tolist()
+            if len(moved) > 1 or (moved and int(place[1 + moved[0]] - place[0]) != 1):
+                return None
+            at |= {j: (name, int(place[0]), rows) for j in moved if j not in at}
+    # A table of several columns holds one after the other.
+    firsts, sizes = [(name, first) for name, first, _ in at.values()], [0] * f
+    for j, (name, first, rows) in at.items():
+        sizes[j] = min([k for of, k in firsts if of == name and k > first], default=rows) - first
+    if not at or sum(sizes) > _MOST_CODES:
+        return None
+    codes = list[Tensor]()
+    for j, n in enumerate(sizes):
+        records = h.new_zeros(max(n, 1), f)
+        records[:, j] = torch.arange(n).to(h) if n else 1.0
+        codes.append(run(records)[1] - h[0])
+    found = Columns(
+        tables=tuple(at[j][:2] if j in at else None for j in range(f)),
+        sizes=tuple(sizes), base=h[0], codes=tuple(codes), layer=layer,
+        dtype=torch.int64 if run.whole else h.dtype,
+    )  # fmt: skip
+    # Each column moves numbers of its own, and they add up, past the range as well.
+    moves = torch.stack([(code != 0).any(dim=0) for code in codes])
+    if bool((moves.sum(dim=0) > 1).any()) or not bool(moves.any(dim=1).all()):
+        return None
+    low, high = (of.to(h).expand(f) for of in bounds)
+    draw, looks = torch.Generator().manual_seed(0), torch.tensor(sizes) > 0
+    drawn = low + (2 * torch.rand(32, f, generator=draw).to(h) - 0.5) * (high - low)
+    tops = torch.tensor(sizes).to(h)
+    drawn = torch.where(looks, (torch.rand(32, f, generator=draw).to(h) * tops).floor(), drawn)
+    drawn = drawn.round() if run.whole else drawn
+    fed, scale = run(drawn)[1], max(float(code.abs().max()) for code in codes)
+    same = torch.allclose(fed, found.fed(drawn), rtol=1e-4, atol=1e-5 * scale)
+    # A category is looked up as itself, and all that is seen of it is its row.
+    between = drawn + 0.5 * (looks & (not run.whole))
+    same = same and torch.equal(run(between)[1], fed)
+    return (
+        found if same and all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at) else None
+    )
+
+
+def _beyond(run: _Front, f: int, j: int, wanted: int, tops: Tensor) -> bool:
+    """Whether the number after a column's last category is looked up as the row after its last."""
+    with suppress(IndexError):  # there may be no such row
+        run(torch.zeros(1, f).to(tops).index_fill(1, torch.tensor([j]), float(tops[j])))
+    return any(bool((index == wanted).any()) for _, _, index in run.looked)

@@ -1,0 +1,160 @@
+"""Records of which columns are looked up in tables: read behind the first linear layer."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from overhear.attacks.exact.stages import count_proven
+from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
+from overhear.attacks.problem.columns import columns_of
+from overhear.attacks.problem.observation import Observation
+
+SIZES = (7, 0, 5, 0, 0, 0)
+
+
+class Shop(nn.Module):
+    """Categories among numbers, whole numbers alone, or several in one table."""
+
+    def __init__(self, sizes: tuple[int, ...] = SIZES, *, shared: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        looked = [n for n in sizes if n]
+        self.at = [j for j, n in enumerate(sizes) if n]
+        self.rest = [j for j, n in enumerate(sizes) if not n]
+        rows = [sum(looked)] if shared else looked
+        self.tables = nn.ModuleList(nn.Embedding(n, 4, padding_idx=0) for n in rows)
+        self.first = [sum(looked[:k]) if shared else 0 for k in range(len(looked))]
+        self.head = nn.Sequential(
+            nn.Linear(4 * len(looked) + len(self.rest), 32), nn.ReLU(), nn.Linear(32, 3)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = [
+            self.tables[k % len(self.tables)](x[:, j].long() + self.first[k])
+            for k, j in enumerate(self.at)
+        ]
+        return self.head(torch.cat([*codes, x[:, self.rest]], dim=1))
+
+
+def _records(sizes: tuple[int, ...], count: int) -> Tensor:
+    draw = torch.Generator().manual_seed(3)
+    columns = [
+        torch.randint(n, (count,), generator=draw).float()
+        if n
+        else torch.rand(count, generator=draw)
+        for n in sizes
+    ]
+    return torch.stack(columns, dim=1)
+
+
+def _attack(
+    model: nn.Module, records: Tensor, high: Tensor, *, hidden: str = "none"
+) -> Reconstruction:
+    point = list(model.parameters())
+    labels = torch.arange(len(records)) % 3
+    made = torch.autograd.grad(functional.cross_entropy(model(records), labels), point)
+    made = [
+        g * (not name.startswith(hidden))
+        for (name, _), g in zip(model.named_parameters(), made, strict=True)
+    ]
+    flat, at = (torch.cat([v.detach().flatten() for v in of]) for of in (made, point))
+    seen = Observation.single(
+        gradient=flat, model=at, noise_std=0.0, clip_norm=None, records=len(records)
+    )
+    return reconstruct(
+        seen, model, preset="matched", input_shape=records.shape[1:], classes=3,
+        bounds=(torch.zeros_like(high), high), generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shared", "count"),
+    [(SIZES, False, 1), (SIZES, False, 3), (SIZES, True, 2), ((7, 5, 11, 3), False, 2)],
+)
+def test_categories_and_numbers_are_read_by_algebra(sizes, shared, count):
+    model, high = (
+        Shop(sizes, shared=shared),
+        torch.tensor([float(n - 1) if n else 1.0 for n in sizes]),
+    )
+    records = _records(sizes, count)
+    records[0, 0] = 0  # of a padding row, which has no gradient
+    found = _attack(model, records, high)
+    assert count_proven([found.stage] * count) == count
+    assert float(torch.cdist(records.double(), found.inputs.double()).amin(dim=1).max()) < 1e-4
+
+
+def test_categories_of_one_code_are_not_told_apart():
+    model = Shop()
+    with torch.no_grad():
+        model.tables[0].weight[2] = model.tables[0].weight[3]
+    records = _records(SIZES, 2)
+    records[:, 0] = torch.tensor([2.0, 3.0])  # both rows have a gradient
+    found = _attack(model, records, torch.tensor([6.0, 1, 4, 1, 1, 1]))
+    assert found.stage == "optimisation"
+    assert not any(found.supported)
+
+
+class Front(Shop):
+    """The same, of columns that are changed before."""
+
+    def __init__(self, front: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.front = front
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.front(x))
+
+
+def _with(x: Tensor, first: Tensor) -> Tensor:
+    return torch.cat([first[:, None], x[:, 1:]], dim=1)
+
+
+def _checked(x: Tensor) -> Tensor:
+    assert x.dtype == torch.long
+    return x
+
+
+@pytest.mark.parametrize(
+    ("front", "sizes"),
+    [
+        (lambda x: x, SIZES),
+        (lambda x: torch.cat([x[:, :3], x[:, 3:].clamp(-2, 2)], dim=1), None),  # within -3 to 3
+        (lambda x: _with(x, x[:, 0] % 7), None),
+        (lambda x: _with(x, x[:, 0].clamp(max=6)), None),
+        (lambda x: torch.cat([x[:, :1], x[:, :1], x[:, 2:]], dim=1), None),  # seen as a number, too
+        (_checked, SIZES),
+    ],
+)
+def test_columns_are_those_that_a_network_takes_as_they_are(front, sizes):
+    low, high = torch.full((6,), -3.0), torch.full((6,), 3.0)
+    found = columns_of(Front(front), (6,), bounds=(low, high))
+    assert (found and found.sizes) == sizes
+
+
+def test_a_table_that_is_tied_or_alone_is_none_of_columns():
+    model = Shop()
+    model.tables[1] = model.tables[0]
+    assert columns_of(model, (6,)) is None
+    text = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))
+    assert columns_of(text, (6,)) is None
+
+
+def test_a_table_that_is_not_trained_tells_of_no_category():
+    model, records = Shop(), _records(SIZES, 1)
+    flat = _attack(model, records, torch.tensor([6.0, 1, 4, 1, 1, 1]), hidden="tables")
+    assert count_proven([flat.stage]) == 1
+    assert float((flat.inputs - records).abs().max()) < 1e-4
+
+
+def test_columns_that_add_up_in_one_number_are_no_columns():
+    class Summed(Shop):
+        def forward(self, x: Tensor) -> Tensor:
+            codes = self.tables[0](x[:, 0].long()) + self.tables[1](x[:, 2].long())
+            return self.head(torch.cat([codes, codes, x[:, self.rest]], dim=1))
+
+    for model, found in ((Summed(), None), (Shop(), SIZES)):
+        columns = columns_of(model, (6,))
+        assert (columns and columns.sizes) == found
