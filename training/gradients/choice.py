@@ -51,7 +51,7 @@ from torch.utils.hooks import RemovableHandle
 from ..device.memory import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, Span, clip_factors, total_squares
+from .clipping import Coefficient, Examples, Pass, Span, Summed, clip_factors, total_squares
 from .examples_independent import Separate, separate
 from .ghost import (
     BookKeeping,
@@ -140,22 +140,11 @@ class Grouped:
         """Most examples of one pass."""
         return max(elements_at_once(device) // self._elements, 1)
 
-    def add(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        passes: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
         Its coefficient is one number: signals belong to no coordinate.
         """
-        (coefficient,) = coefficients
         on_cpu = out.device.type == "cpu"
         for block in cut_blocks(
             passes,
@@ -164,44 +153,27 @@ class Grouped:
             limit=elements_at_once(out.device, on_cpu=_CPU_ELEMENTS),
             owners=_CPU_OWNERS if on_cpu else len(passes),
         ):
-            self._add_block(
-                out,
-                points[0],
-                examples=examples,
-                block=block,
-                coefficient=coefficient,
-                clip_norm=clip_norm,
-                drops=drops,
-            )
+            self._add_block(out, points[0], block, of)
 
-    def _add_block(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        block: Sequence[Pass],
-        coefficient: Coefficient,
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def _add_block(self, out: Tensor, points: Tensor, block: Sequence[Pass], of: Summed) -> None:
+        (coefficient,) = of.coefficients
         owners = _to_device([work.owner for work in block], device=out.device)
         positions, places = _lay_out(block)
         index = _to_device(positions.ravel(), device=out.device)
-        inputs = examples.inputs.index_select(0, index).unflatten(0, positions.shape)
-        targets = examples.targets.index_select(0, index).unflatten(0, positions.shape)
+        inputs = of.examples.inputs.index_select(0, index).unflatten(0, positions.shape)
+        targets = of.examples.targets.index_select(0, index).unflatten(0, positions.shape)
         found = self._factors(
             points.index_select(0, owners),
             inputs,
             targets=targets,
             coefficient=coefficient,
-            measured=clip_norm is not None,
+            measured=of.clip_norm is not None,
         )
         factors = None
-        if clip_norm is not None:
+        if of.clip_norm is not None:
             squares = total_squares([layer.squared_norms() for layer in found])
-            factors = clip_factors(squares, clip_norm, drops=drops)  # (M * B,)
-            if drops:
+            factors = clip_factors(squares, of.clip_norm, drops=of.drops)  # (M * B,)
+            if of.drops:
                 found = [layer.kept(squares) for layer in found]
         for rows, cells in _cells(places, factors, count=positions.size, like=out):
             parts = sorted(
@@ -472,14 +444,9 @@ def disagreement(
     for kernel in (Loop(OfModel(model)), build(exact)):
         rows = torch.zeros(4, len(point), device=point.device, dtype=torch.float64)
         try:
-            kernel.add(
-                rows,
-                points,
-                examples=kernel.prepare(few, uses=1 + 2 * stop),
-                passes=passes,
-                coefficients=(1.0,),
-                clip_norm=1e-6,  # so small that every gradient is clipped and every norm matters
-            )
+            prepared = kernel.prepare(few, uses=1 + 2 * stop)
+            # So small a bound that every gradient is clipped and every norm matters.
+            kernel.add(rows, points, passes, Summed(prepared, clip_norm=1e-6))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             return True, str(error)  # of the loop too: a constant of a forward may be of float32
         sums.append(rows)

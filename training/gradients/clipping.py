@@ -60,6 +60,22 @@ def stack(
     )
 
 
+class Summed(NamedTuple):
+    """What sums are made of.
+
+    Attributes:
+        examples: Of all data owners.
+        coefficients: Weights of the points at which gradients are taken, as many as there are.
+        clip_norm: Bound on the norm of an example's gradient; None for no clipping.
+        drops: As in `clip_factors`.
+    """
+
+    examples: Examples
+    coefficients: Sequence[Coefficient] = (1.0,)
+    clip_norm: float | None = None
+    drops: bool = False
+
+
 class Span(NamedTuple):
     """Consecutive stacked examples whose gradients belong to one output row."""
 

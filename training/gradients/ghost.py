@@ -30,9 +30,10 @@ from ...privacy.errors import InputError, InputTypeError
 from ..device.memory import elements_at_once
 from ..models.parameters import flatten, unflatten
 from .clipping import (
-    Coefficient,
     Examples,
     Pass,
+    Span,
+    Summed,
     clip_factors,
     finite_only,
     gather,
@@ -437,45 +438,16 @@ class BookKeeping:
         """Most examples of one pass."""
         return max(elements_at_once(device) // self._elements, 1)
 
-    def add(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        passes: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
         Its coefficient is one number: signals belong to no coordinate.
         """
-        (coefficient,) = coefficients
         for work in passes:
-            self._add_one(
-                out,
-                points[0, work.owner],
-                examples=examples,
-                work=work,
-                coefficient=coefficient,
-                clip_norm=clip_norm,
-                drops=drops,
-            )
+            self._add_one(out, points[0, work.owner], work.spans, of)
 
-    def _add_one(
-        self,
-        out: Tensor,
-        flat: Tensor,
-        *,
-        examples: Examples,
-        work: Pass,
-        coefficient: Coefficient,
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
-        spans = work.spans
+    def _add_one(self, out: Tensor, flat: Tensor, spans: Sequence[Span], of: Summed) -> None:
+        (coefficient,), examples = of.coefficients, of.examples
         inputs = gather(examples.inputs, spans)
         # Patches that do not lie side by side are faster cut anew than copied together.
         shared = None
@@ -491,16 +463,16 @@ class BookKeeping:
                     layer,
                     read,
                     signals=signals if coefficient == 1 else signals * coefficient,
-                    measured=clip_norm is not None,
+                    measured=of.clip_norm is not None,
                     patches=shared if own else None,
                 )
             )
         # Factors of clipping, by the norm over all layers.
         factors = None
-        if clip_norm is not None:
+        if of.clip_norm is not None:
             squares = total_squares([layer.squared_norms() for layer in layers])
-            factors = clip_factors(squares, clip_norm, drops=drops)  # (B,)
-            if drops:
+            factors = clip_factors(squares, of.clip_norm, drops=of.drops)  # (B,)
+            if of.drops:
                 layers = [layer.kept(squares) for layer in layers]
         # Each span's clipped sum goes into a row of its own.
         begin = 0

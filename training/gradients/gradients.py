@@ -39,7 +39,15 @@ from ..models.losses import FailedForward
 from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
-from .clipping import Coefficient, Examples, check_clip_norm, check_finite, plan_passes, stack
+from .clipping import (
+    Coefficient,
+    Examples,
+    Summed,
+    check_clip_norm,
+    check_finite,
+    plan_passes,
+    stack,
+)
 from .examples_independent import Separate
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 from .own_code import OwnCode
@@ -244,18 +252,11 @@ class PairGradients:
             kernel = self._kernel if serves else self._combined
 
             def add() -> None:
+                drops = self.drops and self._deferred and clip_norm is not None
                 prepared = kernel.prepare(examples, uses=uses)
                 limit = kernel.examples_at_once(self.device)
                 passes = plan_passes(senders, receivers, sizes=sizes, limit=limit)
-                kernel.add(
-                    out,
-                    points,
-                    examples=prepared,
-                    passes=passes,
-                    coefficients=coefficients,
-                    clip_norm=clip_norm,
-                    drops=self.drops and self._deferred and clip_norm is not None,
-                )
+                kernel.add(out, points, passes, Summed(prepared, coefficients, clip_norm, drops))
 
             if kernel is self._combined:  # the others run no code of the user
                 with self._own_code.watched(kernel, points[0, senders[0]], examples):

@@ -22,9 +22,9 @@ from ..models.losses import ForwardCalls
 from ..models.parameters import unflatten
 from ..models.tasks import Task
 from .clipping import (
-    Coefficient,
     Examples,
     Pass,
+    Summed,
     clip_factors,
     finite_only,
     gather,
@@ -50,21 +50,8 @@ class Kernel(Protocol):
         """Most examples of one pass."""
         ...
 
-    def add(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        passes: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
-        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D).
-
-        What ``drops`` says of an example whose squared norm is not finite is in `clip_factors`.
-        """
+    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
+        """Add to out (E, D) the passes' clipped gradients at their owners' points (K, A, D)."""
         ...
 
 
@@ -150,29 +137,19 @@ class Loop:
             )
         return gradient
 
-    def add(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        passes: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
         """Add clipped gradients one by one."""
         for owner, span in ((work.owner, span) for work in passes for span in work.spans):
             for b in range(span.start, span.stop):
                 gradient = torch.zeros_like(out[0])  # (D,)
-                for coefficient, point in zip(coefficients, points[:, owner], strict=True):
-                    found = self._gradient(point, examples.inputs[b], examples.targets[b])
+                for coefficient, point in zip(of.coefficients, points[:, owner], strict=True):
+                    found = self._gradient(point, of.examples.inputs[b], of.examples.targets[b])
                     gradient += coefficient * found
-                if clip_norm is not None:
+                if of.clip_norm is not None:
                     squares = gradient.square().sum()
-                    if drops:
+                    if of.drops:
                         gradient = finite_only(gradient[None], squares[None])[0]
-                    gradient *= clip_factors(squares, clip_norm, drops=drops)
+                    gradient *= clip_factors(squares, of.clip_norm, drops=of.drops)
                 out[span.row] += gradient
 
 
@@ -208,55 +185,27 @@ class Vmap:
         """As many as have a gradient each within the bound on memory."""
         return max(elements_at_once(device, on_cpu=_CPU_ELEMENTS) // self._objective.size, 1)
 
-    def add(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        passes: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
         """Add clipped gradients, all examples of a pass at once, or of several short ones."""
         most = self.examples_at_once(out.device)
         joins = self._joins and len(passes) >= _MANY
         for works in _joined(passes, most=most // 16) if joins else zip(passes):
-            self._add_some(
-                out,
-                points,
-                examples=examples,
-                works=works,
-                coefficients=coefficients,
-                clip_norm=clip_norm,
-                drops=drops,
-            )
+            self._add_some(out, points, works, of)
 
-    def _add_some(
-        self,
-        out: Tensor,
-        points: Tensor,
-        *,
-        examples: Examples,
-        works: Sequence[Pass],
-        coefficients: Sequence[Coefficient],
-        clip_norm: float | None,
-        drops: bool = False,
-    ) -> None:
+    def _add_some(self, out: Tensor, points: Tensor, works: Sequence[Pass], of: Summed) -> None:
         spans = [span for work in works for span in work.spans]
-        x, y = gather(examples.inputs, spans), gather(examples.targets, spans)
+        x, y = gather(of.examples.inputs, spans), gather(of.examples.targets, spans)
         # One model for all examples, or for each its own.
-        of: int | Tensor = works[0].owner
+        at: int | Tensor = works[0].owner
         if len(works) > 1:
             owners = torch.tensor([work.owner for work in works])
-            of = owners.repeat_interleave(torch.tensor([work.length for work in works]))
+            at = owners.repeat_interleave(torch.tensor([work.length for work in works]))
         dims = (None if len(works) == 1 else 0, 0, 0)
         per_example = torch.func.vmap(torch.func.grad(self._objective.loss), in_dims=dims)
         # Gradients of all examples, by parameter, combined over the points.
         gradients: list[Tensor] = []  # (B, d), one block a parameter
-        for coefficient, point in zip(coefficients, points, strict=True):
-            found = per_example(self._objective.pieces(point[of].clone()), x, y)
+        for coefficient, point in zip(of.coefficients, points, strict=True):
+            found = per_example(self._objective.pieces(point[at].clone()), x, y)
             blocks = [g.reshape(len(g), -1) for g in found.values()]
             if isinstance(coefficient, Tensor):
                 parts = coefficient.split([block.shape[1] for block in blocks])
@@ -268,18 +217,19 @@ class Vmap:
             )
         # One factor for each example, by the norm of its whole vector.
         factors = squares = torch.ones(len(y), device=out.device, dtype=out.dtype)  # (B,)
-        if clip_norm is not None:
+        if of.clip_norm is not None:
             squares = total_squares([squared_norms(g) for g in gradients])
-            factors = clip_factors(squares, clip_norm, drops=drops)
-        at = 0
+            factors = clip_factors(squares, of.clip_norm, drops=of.drops)
+        first = 0
         for block in gradients:  # one at a time: what is kept of it takes its memory again
-            chosen = finite_only(block, squares) if drops else block
+            chosen = finite_only(block, squares) if of.drops else block
             begin = 0
             for span in spans:
                 here = slice(begin, begin + span.stop - span.start)
-                out[span.row, at : at + block.shape[1]].addmv_(chosen[here].T, factors[here])
+                row = out[span.row, first : first + block.shape[1]]
+                row.addmv_(chosen[here].T, factors[here])
                 begin = here.stop
-            at += block.shape[1]
+            first += block.shape[1]
 
 
 def _joined(passes: Sequence[Pass], *, most: int) -> list[list[Pass]]:

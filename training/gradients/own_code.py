@@ -19,7 +19,7 @@ from ...privacy.errors import InputError
 from ..models.losses import stated, unknown_forward
 from ..models.tasks import Task
 from ..own.contents import Watch
-from .clipping import Examples, Pass, Span
+from .clipping import Examples, Pass, Span, Summed
 from .loop_and_vmap import Kernel
 
 # By how much a gradient may differ from itself, of its length: no more than sums in another order.
@@ -140,14 +140,7 @@ def _gradient(kernel: Kernel, point: Tensor, of: Examples) -> Tensor:
     out = torch.zeros(1, len(point), device=point.device, dtype=point.dtype)
     passes = [Pass.of(0, [Span(0, 0, 1)])]
     prepared = kernel.prepare(of, uses=1)
-    kernel.add(
-        out,
-        point[None, None],
-        examples=prepared,
-        passes=passes,
-        coefficients=(1.0,),
-        clip_norm=None,
-    )
+    kernel.add(out, point[None, None], passes, Summed(prepared))
     return out
 
 

@@ -196,9 +196,9 @@ def test_the_comparison_takes_shared_patches_too(generator, monkeypatch):
 
 def test_the_comparison_finds_owners_that_are_mixed(generator, monkeypatch):
     class Wrong(Grouped):
-        def _add_block(self, out, points, *, block, **rest):
+        def _add_block(self, out, points, block, of):
             points = points.flip(0) if len(block) > 1 else points
-            super()._add_block(out, points, block=block, **rest)
+            super()._add_block(out, points, block, of)
 
     model, models, batches = make(SMALL["linear"], generator)
     monkeypatch.setitem(layout_choice.BY_LAYER, "grouped", Wrong)
