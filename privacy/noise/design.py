@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -82,9 +83,9 @@ class Design:
         energy: of the noise in the models, per agent, round and coordinate, at noise multiplier 1.
         lower_bound: of the energy of every noise of the same sensitivity: of this kind, of
             kind "joint" of any kind where `of_all`.
+        bands: coefficients of the strategy over time; 1 has no memory.
         of_all: whether the bound holds for every noise; else for noise that has the eigenvectors
             of W.
-        bands: coefficients of the strategy over time; 1 has no memory.
         precisions: (modes, T, T), or none where the strategy is a filter.
         filters: of each eigenspace, scaled; none where it is dense.
         variances: (modes,), of noise across agents, relative to that of the rest; of pair secrets
@@ -97,8 +98,8 @@ class Design:
     period: int
     energy: float
     lower_bound: float
-    of_all: bool
     bands: int
+    of_all: bool = False
     precisions: Matrix | None = None
     filters: tuple[Matrix, ...] = ()
     variances: Matrix | None = None
@@ -263,6 +264,7 @@ class _Maker:
             grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes) if dense else None
         )
         self.equal_steps = not len(step_sizes)
+        self._made = partial(Design, rounds=rounds, period=period, bands=bands or rounds)
 
     def _spent(self) -> Matrix:
         """(modes,) what independent noise of an eigenspace costs in all rounds."""
@@ -281,22 +283,29 @@ class _Maker:
         scale = self.uses / self.rounds
         if kind is Kind.INDEPENDENT:
             energy = float(self.modes.weights @ spent) * scale
-            return replace(self._made(kind, energy, energy, precise=np.ones((1, 1, 1))), bands=1)
+            every = np.ones((1, 1, 1))
+            return self._made(
+                kind=kind, energy=energy, lower_bound=energy, precisions=every, bands=1
+            )
         found = self._over_agents(spent)
         precise = found.precisions / self.uses
-        variances = 1.0 / precise[:, 0, 0]
-        lower = found.lower_bound * scale
-        return replace(self._made(kind, found.cost * scale, lower, variances=variances), bands=1)
+        return self._made(
+            kind=kind,
+            energy=found.cost * scale,
+            lower_bound=found.lower_bound * scale,
+            variances=1.0 / precise[:, 0, 0],
+            bands=1,
+        )
 
     def over_time(self) -> Design:
         weights = self.modes.weights
         if self.bands is None and self.grams is not None:
             found = self._dense(self._summed(weights))
             return self._made(
-                Kind.TIME,
-                found.cost / self.rounds,
-                found.lower_bound / self.rounds,
-                precise=found.precisions,
+                kind=Kind.TIME,
+                energy=found.cost / self.rounds,
+                lower_bound=found.lower_bound / self.rounds,
+                precisions=found.precisions,
             )
         made = self._filter(weights)
         energy = made.cost * self.uses / self.rounds
@@ -305,7 +314,8 @@ class _Maker:
             low = self._dense(self._summed(weights)).lower_bound / self.rounds
         elif self.certified:
             low = one_precision_bound(self.modes, rounds=self.rounds, period=self.period)
-        return self._made(Kind.TIME, energy, low, filters=(self._scaled(made.coefficients, 1.0),))
+        filters = (self._scaled(made.coefficients, 1.0),)
+        return self._made(kind=Kind.TIME, energy=energy, lower_bound=low, filters=filters)
 
     def joint(self) -> Design:
         # Dense: the precision of each eigenspace is free in every entry.
@@ -313,7 +323,11 @@ class _Maker:
             found = optimum(self.grams, self.shares, patterns(self.rounds, self.period))
             low, of_all = self._bound_over_all(found)
             return self._made(
-                Kind.JOINT, found.cost / self.rounds, low, precise=found.precisions, of_all=of_all
+                kind=Kind.JOINT,
+                energy=found.cost / self.rounds,
+                lower_bound=low,
+                precisions=found.precisions,
+                of_all=of_all,
             )
         # A filter for each eigenspace by itself, and then how loud each of them is.
         every = [self._filter(alone) for alone in np.eye(len(self.modes.eigenvalues))]
@@ -333,7 +347,13 @@ class _Maker:
             length = {"rounds": self.rounds, "period": self.period}
             multipliers = stretched(self.modes, self.shares, **length)
             low = lower_bound(self.modes, self.shares, multipliers, **length)
-        return self._made(Kind.JOINT, energy, low, filters=filters, of_all=self.modes.alike)
+        return self._made(
+            kind=Kind.JOINT,
+            energy=energy,
+            lower_bound=low,
+            filters=filters,
+            of_all=self.modes.alike,
+        )
 
     def pairs(self, weights: Matrix, knowing: Collection[frozenset[int]]) -> Design:
         from scipy.optimize import minimize_scalar
@@ -368,10 +388,10 @@ class _Maker:
             if not self.equal_steps:
                 low = self._dense(self._summed(costs)).lower_bound if self.certified else 0.0
         return self._made(
-            Kind.PAIRS,
-            total * exposed / self.rounds,
-            low * exposed / self.rounds,
-            precise=precise,
+            kind=Kind.PAIRS,
+            energy=total * exposed / self.rounds,
+            lower_bound=low * exposed / self.rounds,
+            precisions=precise,
             filters=filters,
             variances=exposed * (1.0 + ratio * of),
             ratio=ratio,
@@ -425,29 +445,3 @@ class _Maker:
             for multiplier in found.multipliers
         ]
         return total**2 / float(np.mean(spent)) / self.rounds, True
-
-    def _made(
-        self,
-        kind: Kind,
-        energy: float,
-        lower: float,
-        *,
-        precise: Matrix | None = None,
-        filters: tuple[Matrix, ...] = (),
-        variances: Matrix | None = None,
-        ratio: float = 0.0,
-        of_all: bool = False,
-    ) -> Design:
-        return Design(
-            kind=kind,
-            rounds=self.rounds,
-            period=self.period,
-            energy=energy,
-            lower_bound=lower,
-            of_all=of_all,
-            bands=self.bands or self.rounds,
-            precisions=precise,
-            filters=filters,
-            variances=variances,
-            ratio=ratio,
-        )

@@ -80,13 +80,8 @@ def step(
     batch_size: float,
 ) -> State:
     """One round; the numbers are the steps above."""
-    z = stepped(  # 2
-        round,
-        (state.x, state.y),
-        along=(state.ux, state.uy),
-        learning_rate=learning_rate,
-        learning_rate_y=learning_rate_y,
-    )
+    rates = learning_rate, learning_rate_y
+    z = stepped(round, (state.x, state.y), along=(state.ux, state.uy), rates=rates)  # 2
     sx, sy = round.clipped_sums(
         z,
         (state.x, state.y),

@@ -48,9 +48,8 @@ from .algorithm import Algorithm, Clip
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..step.handles import Agents, Edges
+    from ..step.handles import Agents
     from ..step.round import Round
-    from ..step.values import Batch
 
 _MOST_STEPS = 100  # of scipy's solver, for each row; it needs about one
 
@@ -95,14 +94,8 @@ def step(
     models = round.broadcast(state.x, kind="model")  # 1
     batch = round.draw()
     if clip is Clip.BATCH:  # 2
-        noisy = _noisy_means(
-            models,
-            round,
-            batch=batch,
-            clip_norm=clip_norm,
-            noise_std=noise_std,
-            batch_size=batch_size,
-        )
+        means = round.clipped_mean(models, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
+        noisy = means + round.noise(means, std=noise_std)
     else:
         sums = round.clipped_sums(models, batch=batch, clip_norm=clip_norm)
         noisy = (sums + round.noise(sums, std=noise_std)) / batch_size
@@ -111,19 +104,6 @@ def step(
     u = momentum * state.u + projected  # 4
     mixed = round.sum_in(models, weights=round.weights)
     return State(mixed - learning_rate * u, u)
-
-
-def _noisy_means(
-    models: Edges,
-    round: Round,
-    *,
-    batch: Batch,
-    clip_norm: float | None,
-    noise_std: float,
-    batch_size: float,
-) -> Edges:
-    means = round.clipped_mean(models, batch=batch, batch_size=batch_size, clip_norm=clip_norm)
-    return means + round.noise(means, std=noise_std)
 
 
 def project(gradient: Tensor, rows: Tensor) -> Tensor:

@@ -29,26 +29,13 @@ Published and repaired form are the same.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...privacy._validate import within
 from .algorithm import Algorithm
-from .sgda import State, init
+from .sgda import Settings, State, init
 
 if TYPE_CHECKING:
     from ..step.round import Round
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Hyper-parameters: the step size of the dual variables."""
-
-    learning_rate_y: float = 0.1
-
-    def __post_init__(self) -> None:
-        """Check the range."""
-        within("learning_rate_y", self.learning_rate_y, "(0, inf)")
 
 
 def step(

@@ -130,13 +130,8 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     before, kept = (state.x, state.y), (1.0 - settings.beta_x, 1.0 - settings.beta_y)
-    z = stepped(  # 2
-        round,
-        before,
-        along=(state.ux, state.uy),
-        learning_rate=learning_rate,
-        learning_rate_y=settings.learning_rate_y,
-    )
+    rates = learning_rate, settings.learning_rate_y
+    z = stepped(round, before, along=(state.ux, state.uy), rates=rates)  # 2
     batch = round.draw()  # 3
     if form is Form.PUBLISHED:
         at = quantile_of(settings.clip_quantile, clip_norm=clip_norm)

@@ -40,22 +40,19 @@ class Recursion:
             within("clip_quantile", self.clip_quantile, "(0, 1]", "1 clips nothing")
 
 
-def stepped(
-    round: Round, z: Pair, *, along: Pair, learning_rate: float, learning_rate_y: float
-) -> Pair:
+def stepped(round: Round, z: Pair, *, along: Pair, rates: tuple[float, float]) -> Pair:
     """Step along estimates of the gradient, down in x and up in y, then mix; y stays feasible.
 
     Args:
         z: the points to step from.
         along: estimates gx and gy of the gradient there.
-        learning_rate: eta_x.
-        learning_rate_y: eta_y.
+        rates: eta_x and eta_y.
 
     Returns:
         sum_j W_ij (x_j - eta_x gx_j) and Proj(sum_j W_ij (y_j + eta_y gy_j)).
     """
-    x = round.mix(z[0] - learning_rate * along[0], kind="model")
-    y = round.mix(z[1] + learning_rate_y * along[1], kind="dual")
+    x = round.mix(z[0] - rates[0] * along[0], kind="model")
+    y = round.mix(z[1] + rates[1] * along[1], kind="dual")
     return x, round.project(y)
 
 

@@ -63,14 +63,8 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     gx, gy = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=None)  # 1
-    x, y = stepped(  # 2
-        round,
-        (state.x, state.y),
-        along=(gx / batch_size, gy / batch_size),
-        learning_rate=learning_rate,
-        learning_rate_y=learning_rate_y,
-    )
-    return State(x, y)
+    along, rates = (gx / batch_size, gy / batch_size), (learning_rate, learning_rate_y)
+    return State(*stepped(round, (state.x, state.y), along=along, rates=rates))  # 2
 
 
 ALGORITHM = Algorithm(

@@ -32,7 +32,7 @@ import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, Protocol, TypedDict, Unpack
 
 import numpy as np
 
@@ -57,19 +57,21 @@ class Purpose(enum.IntEnum):
     FIXED_COHORT = 6
 
 
+class NoiseAsked(TypedDict):
+    """What `SecretRandomness.normal` is given."""
+
+    round: int
+    call: int
+    rows: Sequence[int]
+    width: int
+    dtype: torch.dtype
+    device: NotRequired[torch.device | str]
+
+
 class NoiseMaker(Protocol):
     """What a round needs to add noise."""
 
-    def normal(
-        self,
-        *,
-        round: int,
-        call: int,
-        rows: Sequence[int],
-        width: int,
-        dtype: torch.dtype,
-        device: torch.device | str = ...,
-    ) -> Tensor:
+    def normal(self, **asked: Unpack[NoiseAsked]) -> Tensor:
         """Independent standard normal noise; see `SecretRandomness.normal`."""
         ...
 

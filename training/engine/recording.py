@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from ..step.purity import PureFunction
 from ..step.values import SERVER, Agents, Batch, ClipNorm, Edges, LocalSteps, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .links import Links, by_coordinate, of_agents, stacked
-from .randomness import NoiseMaker
+from .randomness import NoiseAsked, NoiseMaker
 
 # Calls of the functions that a step gives to its round: done, kept, or done again.
 #
@@ -375,20 +375,9 @@ class KeptNoise:
     def __init__(self, randomness: NoiseMaker, recorded: Recorded) -> None:
         self._randomness, self._recorded = randomness, recorded
 
-    def normal(
-        self,
-        *,
-        round: int,
-        call: int,
-        rows: Sequence[int],
-        width: int,
-        dtype: torch.dtype,
-        device: torch.device | str = "cpu",
-    ) -> Tensor:
+    def normal(self, **asked: Unpack[NoiseAsked]) -> Tensor:
         """See `SecretRandomness.normal`."""
-        z = self._randomness.normal(
-            round=round, call=call, rows=rows, width=width, dtype=dtype, device=device
-        )
+        z = self._randomness.normal(**asked)
         self._recorded.noise.append(z.clone())
         return z
 
