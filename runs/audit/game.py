@@ -33,7 +33,7 @@ from ...training.exposure.joint_sensitivities import (
     joint_sensitivities_by_victim,
 )
 from ...training.exposure.sensitivity import JointSensitivity
-from ...training.exposure.whole_run import whole_run_by_victim
+from ...training.exposure.whole_run import InAllRounds, whole_run_by_victim
 from ...training.graphs.graph import Topology
 from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
@@ -99,15 +99,9 @@ def whole_run_game(
         return None, _MEANS
     encrypted = config.graph.links == "encrypted"
     # Hosts of canaries, by what their records lose over all rounds.
-    by_victim_of = functools.partial(
-        whole_run_by_victim,
-        traces,
-        sampling_rate=plan.sampling_rate,
-        encrypted=encrypted,
-        pattern=config.pattern,
-    )
+    how = InAllRounds(plan.sampling_rate, encrypted, config.pattern)
     try:
-        by_victim = {name: by_victim_of(name) for name in names}
+        by_victim = {name: whole_run_by_victim(traces, name, how) for name in names}
         exposed = {
             name: [e for v, e in of.items() if p.victim is None or v == p.victim]
             for name, of in by_victim.items()
@@ -122,7 +116,7 @@ def whole_run_game(
                 found[WORST_NEIGHBOUR],
                 by_victim[WORST_NEIGHBOUR],
                 setting.graph,
-                lambda name, host: by_victim_of(name)[host],
+                lambda name, host: whole_run_by_victim(traces, name, how)[host],
             )
             found = found | {WORST_NEIGHBOUR: nearer}
         # The canaries of single rounds, which the whole run is then scored for.

@@ -21,7 +21,7 @@ from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_per
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_records
-from ..exposure.whole_run import check_turns
+from ..exposure.whole_run import InAllRounds, check_turns
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit
 from .accounted_run import AccountedRun
@@ -187,11 +187,8 @@ class FigureRequest(NamedTuple):
         settled = replace_infinite_by_whole_run(
             traces._replace(without=(), alike=frozenset()),
             found,
-            sampling_rate=subject.coin,
+            how=InAllRounds(subject.coin, self.encrypted, pattern, self.amplified),
             victim=self.victim,
-            encrypted=self.encrypted,
-            pattern=pattern,
-            amplified=self.amplified,
         )
         if not traces.without:
             return dict(settled)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
@@ -17,7 +16,7 @@ from ..algorithms.algorithm import Algorithm, Bound, Form
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
 from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
-from ..exposure.whole_run import whole_run_by_victim
+from ..exposure.whole_run import InAllRounds, whole_run_by_victim
 from ..graphs.participation import participation_words
 from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
@@ -37,12 +36,9 @@ def exposures_by_agent(
     traces: AlgorithmTrace,
     worst: Mapping[str, JointSensitivity],
     *,
-    sampling_rate: float,
-    encrypted: bool = False,
+    how: InAllRounds,
     drawn: Sequence[Drawing] | None = None,
     records: int = 1,
-    pattern: Pattern = EVERY,
-    amplified: bool = False,
 ) -> dict[str, list[JointSensitivity]]:
     """The exposure of every agent to the adversaries of `worst`, accounted as the worst one is.
 
@@ -52,32 +48,22 @@ def exposures_by_agent(
     Args:
         traces: at the noise of the run.
         worst: by adversary the joint sensitivity of the worst agent.
-        sampling_rate: of batches that the step draws without a rate of its own.
-        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        how: a record takes part, its rate that of batches that the step draws without one.
         drawn: as for `joint_sensitivities`.
         records: of one user, which are all there or none is.
-        pattern: in which rounds one record may take part.
-        amplified: as for `whole_run_joint_sensitivities`.
     """
     settled: dict[str, list[JointSensitivity]] = {}
     every = joint_sensitivities_by_victim(
-        traces, list(worst), sampling_rate=sampling_rate, encrypted=encrypted, drawn=drawn
+        traces, list(worst), sampling_rate=how.sampling_rate, encrypted=how.encrypted, drawn=drawn
     )
     for name, found in every:
         whole = (
-            whole_run_by_victim(
-                traces,
-                name,
-                sampling_rate=sampling_rate,
-                encrypted=encrypted,
-                pattern=pattern,
-                amplified=amplified,
-            )
+            whole_run_by_victim(traces, name, how)
             if worst[name].whole_run and traces.noise_multiplier != 0
             else {}
         )
         # Finite figures by rounds stand, unless a pattern makes rounds depend on each other.
-        any_round = pattern.is_every
+        any_round = how.pattern.is_every
         each = [
             e if any_round and math.isfinite(e.largest) else whole.get(e.victim, e) for e in found
         ]
@@ -233,12 +219,14 @@ class Account(Figures):
         every = exposures_by_agent(
             self._traces(),
             dict(self.joint_sensitivities),
-            sampling_rate=self.subject.coin,
-            encrypted=self.encrypted,
+            how=InAllRounds(
+                self.subject.coin,
+                self.encrypted,
+                self.subject.pattern,
+                is_amplified(self.said_of),
+            ),
             drawn=self.subject.drawn,
             records=self.said_of.at_once,
-            pattern=self.subject.pattern,
-            amplified=is_amplified(self.said_of),
         )
         return {
             name: epsilon_by_agent(

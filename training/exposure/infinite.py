@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...privacy.adversary import Adversary, Sees
-from ...privacy.batches.patterns import EVERY, Pattern
+from ...privacy.batches.patterns import Pattern
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import Status
 from ...privacy.participation import Reach
@@ -24,7 +24,7 @@ from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import witness
 from .sensitivity import JointSensitivity, Release
-from .whole_run import effective_of, whole_run_joint_sensitivities
+from .whole_run import InAllRounds, effective_of, whole_run_joint_sensitivities
 
 MOST_WORK = 3e10  # multiplications; half a minute or so
 _TOO_LARGE = "the run is too large for a view of all its rounds together"
@@ -35,11 +35,8 @@ def replace_infinite_by_whole_run(
     traces: AlgorithmTrace,
     found: Sequence[tuple[str, JointSensitivity]],
     *,
-    sampling_rate: float,
+    how: InAllRounds,
     victim: int | None = None,
-    encrypted: bool = False,
-    pattern: Pattern = EVERY,
-    amplified: bool = False,
 ) -> list[tuple[str, JointSensitivity]]:
     """Joint sensitivities, those that are infinite round by round replaced by the whole run's.
 
@@ -56,25 +53,11 @@ def replace_infinite_by_whole_run(
         leaks = by_rounds and sensitivity.status is Status.NO_PROTECTION
         # An unbounded contribution leaks whatever other rounds hide.
         if by_rounds and math.isinf(sensitivity.largest) and not _bounded(traces):
-            settled.append((name, _with_message(traces, sensitivity, encrypted=encrypted)))
-        elif by_rounds and (leaks or not pattern.is_every):
-            settled.append(
-                (
-                    name,
-                    _together(
-                        traces,
-                        name,
-                        sensitivity,
-                        sampling_rate=sampling_rate,
-                        victim=victim,
-                        encrypted=encrypted,
-                        pattern=pattern,
-                        amplified=amplified,
-                    ),
-                )
-            )
+            settled.append((name, _with_message(traces, sensitivity, encrypted=how.encrypted)))
+        elif by_rounds and (leaks or not how.pattern.is_every):
+            settled.append((name, _together(traces, name, sensitivity, how, victim=victim)))
         else:
-            one = sensitivity if by_rounds else _largest(sensitivity, pattern, traces)
+            one = sensitivity if by_rounds else _largest(sensitivity, how.pattern, traces)
             settled.append((name, one))
     return settled
 
@@ -99,14 +82,12 @@ def _together(
     traces: AlgorithmTrace,
     name: str,
     sensitivity: JointSensitivity,
+    how: InAllRounds,
     *,
-    sampling_rate: float,
     victim: int | None,
-    encrypted: bool,
-    pattern: Pattern,
-    amplified: bool,
 ) -> JointSensitivity:
     """That of all rounds together if it is finite, or else as it was, with what shows it."""
+    encrypted = how.encrypted
     if _work(traces, candidates(traces, name, victim)) > MOST_WORK:
         return _open(traces, sensitivity, _TOO_LARGE, encrypted=encrypted)
     # All rounds as one view, in which noise may hide what it does not in a round alone.
@@ -114,11 +95,11 @@ def _together(
         ((_, whole),) = whole_run_joint_sensitivities(
             traces,
             [name],
-            participation=pattern,
-            sampling_rate=sampling_rate,
+            participation=how.pattern,
+            sampling_rate=how.sampling_rate,
             victim=victim,
             encrypted=encrypted,
-            amplified=amplified,
+            amplified=how.amplified,
         )
         if math.isfinite(whole.largest):
             return whole

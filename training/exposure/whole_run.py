@@ -54,6 +54,29 @@ from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single
 Participation = str | int | Sequence[int] | Pattern
 
 
+class InAllRounds(NamedTuple):
+    """How a record takes part in a run, and how the run is observed.
+
+    Attributes:
+        sampling_rate: of a record in its turn; it matters to a single message's figure, and to
+            those that it amplifies.
+        encrypted: the eavesdropper cannot read links and sees the released final models alone.
+        pattern: in which rounds one record may take part.
+        amplified: whether a record is drawn by a secret coin in each of its turns, and is there or
+            not, so that sampling may amplify.
+    """
+
+    sampling_rate: float
+    encrypted: bool = False
+    pattern: Pattern = EVERY
+    amplified: bool = False
+
+    @property
+    def coin(self) -> float:
+        """The rate of a record's coin where that may amplify; else 1."""
+        return self.sampling_rate if self.amplified else 1.0
+
+
 def whole_run_joint_sensitivities(
     traces: AlgorithmTrace,
     names: Sequence[str],
@@ -70,33 +93,19 @@ def whole_run_joint_sensitivities(
         traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as in `joint_sensitivities`.
         participation: "every", a pattern, at most so many rounds, or the rounds themselves.
-        sampling_rate: of a record in its turn; it matters to a single message's figure, and to
-            those that it amplifies.
+        sampling_rate: as in `InAllRounds`.
         victim: the agent whose record is at risk; None searches the worst one.
-        encrypted: the eavesdropper cannot read links and sees the released final models alone.
-        amplified: whether a record is drawn by a secret coin in each of its turns, and is there or
-            not, so that sampling may amplify.
+        encrypted: as in `InAllRounds`.
+        amplified: as in `InAllRounds`.
 
     Raises:
         ValueError: participation that is no number of rounds of the run.
         UnsupportedView: the adversary contains the victim, or rounding hides whether noise cancels.
     """
     pattern = _checked(participation, sum(count for _, count in traces.rounds))
+    how = InAllRounds(sampling_rate, encrypted, pattern, amplified)
     return [
-        (
-            name,
-            _worst(
-                _of_each(
-                    traces,
-                    candidates(traces, name, victim),
-                    pattern=pattern,
-                    sampling_rate=sampling_rate,
-                    encrypted=encrypted,
-                    amplified=amplified,
-                )
-            ),
-        )
-        for name in names
+        (name, _worst(_of_each(traces, candidates(traces, name, victim), how))) for name in names
     ]
 
 
@@ -123,28 +132,11 @@ def check_turns(traces: AlgorithmTrace, pattern: Pattern) -> None:
 
 
 def whole_run_by_victim(
-    traces: AlgorithmTrace,
-    name: str,
-    *,
-    sampling_rate: float,
-    encrypted: bool = False,
-    pattern: Pattern = EVERY,
-    amplified: bool = False,
+    traces: AlgorithmTrace, name: str, how: InAllRounds
 ) -> dict[int, JointSensitivity]:
-    """The whole run's joint sensitivity of every agent to one adversary, by agent.
-
-    The arguments are those of `whole_run_joint_sensitivities`.
-    """
+    """The whole run's joint sensitivity of every agent to one adversary, by agent."""
     by_victim: dict[int, list[_Found]] = {}
-    every = _of_each(
-        traces,
-        candidates(traces, name),
-        pattern=pattern,
-        sampling_rate=sampling_rate,
-        encrypted=encrypted,
-        amplified=amplified,
-    )
-    for found in every:
+    for found in _of_each(traces, candidates(traces, name), how):
         by_victim.setdefault(found.together.victim, []).append(found)
     return {victim: _worst(of) for victim, of in by_victim.items()}
 
@@ -165,11 +157,7 @@ def _worst(every: Sequence[_Found]) -> JointSensitivity:
 def _of_each(
     traces: AlgorithmTrace,
     asked: Sequence[tuple[Adversary, Sequence[int]]],
-    *,
-    pattern: Pattern,
-    sampling_rate: float,
-    encrypted: bool,
-    amplified: bool,
+    how: InAllRounds,
 ) -> list[_Found]:
     """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
@@ -177,13 +165,12 @@ def _of_each(
     every: list[_Found] = []
     for who, victims in asked:
         if who.sees is Sees.ONE_MESSAGE:
-            alone = [single_message(traces, who, v, rate=sampling_rate) for v in victims]
+            alone = [single_message(traces, who, v, rate=how.sampling_rate) for v in victims]
             every += map(_Found, alone)
             continue
-        effective = effective_of(who, encrypted=encrypted)
+        effective = effective_of(who, encrypted=how.encrypted)
         for of_part in residues:
             of_part.check(effective)
-        how = _How(pattern, sampling_rate if amplified else 1.0)
         every += _of(traces, who, victims, effective=effective, how=how)
     return every
 
@@ -195,20 +182,13 @@ def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
     return who
 
 
-class _How(NamedTuple):
-    """The rounds of a record, and the rate of its coin where that may amplify; else 1."""
-
-    pattern: Pattern
-    coin: float
-
-
 def _of(
     traces: AlgorithmTrace,
     who: Adversary,
     victims: Sequence[int],
     *,
     effective: Adversary,
-    how: _How,
+    how: InAllRounds,
 ) -> list[_Found]:
     inside = sorted(set(victims) & who.agents)
     if inside:
@@ -265,7 +245,9 @@ def _of(
     return found
 
 
-def _amplifies(view: StreamedView, parts: Sequence[RoundTrace], victim: int, how: _How) -> bool:
+def _amplifies(
+    view: StreamedView, parts: Sequence[RoundTrace], victim: int, how: InAllRounds
+) -> bool:
     """Whether each turn of a record is over before its next one, and is one secret coin."""
     if how.pattern.is_every or how.coin >= 1.0:
         return False

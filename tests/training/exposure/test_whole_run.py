@@ -22,7 +22,7 @@ from overhear.training import ALGORITHMS, bind, build_graph
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import guarantee, run_epsilon
-from overhear.training.exposure.infinite import replace_infinite_by_whole_run
+from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.step.final_release import FinalRelease
@@ -223,7 +223,7 @@ def test_only_what_is_infinite_by_rounds_and_bounded_falls_back():
         release=MODELS,
     )  # fmt: skip
     by_round = joint_sensitivities(traces, ["eavesdropper", "single-message"], sampling_rate=0.1)
-    settled = dict(replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1))
+    settled = dict(replace_infinite_by_whole_run(traces, by_round, how=InAllRounds(0.1)))
     assert settled["eavesdropper"].largest == pytest.approx(14.53219, abs=1e-5)
     assert settled["eavesdropper"].whole_run
     assert settled["single-message"] == dict(by_round)["single-message"]
@@ -236,7 +236,7 @@ def test_an_unbounded_contribution_does_not_fall_back():
 
     traces = trace(start, unclipped, graph=build_graph("ring", 4), rounds=5, noise_multiplier=1.0)
     by_round = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
-    assert replace_infinite_by_whole_run(traces, by_round, sampling_rate=0.1) == by_round
+    assert replace_infinite_by_whole_run(traces, by_round, how=InAllRounds(0.1)) == by_round
     assert math.isinf(by_round[0][1].largest)
 
 

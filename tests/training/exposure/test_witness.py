@@ -11,7 +11,7 @@ from overhear.training import build_graph
 from overhear.training.exposure import infinite
 from overhear.training.exposure.dense_rounds import witness
 from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
-from overhear.training.exposure.infinite import replace_infinite_by_whole_run
+from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
 from overhear.training.step.round import Round
@@ -78,7 +78,7 @@ def traced(step: Callable[..., Any], init: Callable[..., Any] = quiet, rounds: i
 
 def settled(of: AlgorithmTrace, name: str = "eavesdropper") -> JointSensitivity:
     found = joint_sensitivities(of, [name], sampling_rate=0.1)
-    ((_, one),) = replace_infinite_by_whole_run(of, found, sampling_rate=0.1)
+    ((_, one),) = replace_infinite_by_whole_run(of, found, how=InAllRounds(0.1))
     return one._replace(noise_multiplier=None)  # of steps whose noise is of one size at any
 
 

@@ -24,7 +24,7 @@ from overhear.training.engine.recording import GradientCall, Recorded
 from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.infinite import replace_infinite_by_whole_run
+from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.graph import Graph
@@ -304,7 +304,7 @@ def test_published_is_infinite_round_by_round(numbers, said):
     found = joint_sensitivities(traces, ["eavesdropper"], sampling_rate=0.1)
     assert math.isinf(found[0][1].largest)
     assert said in found[0][1].because
-    ((_, settled),) = replace_infinite_by_whole_run(traces, found, sampling_rate=0.1)
+    ((_, settled),) = replace_infinite_by_whole_run(traces, found, how=InAllRounds(0.1))
     assert math.isfinite(settled.largest) == (not numbers)
 
 
