@@ -43,7 +43,7 @@ from .exposure.events import counted, spent_releases
 from .exposure.guarantees import check_traced_at
 from .exposure.local_views import AdversaryView, LocalColumns, LocalViews
 from .exposure.rounding_error import Residues
-from .exposure.sensitivity import JointSensitivity, Release, cost, worst
+from .exposure.sensitivity import JointSensitivity, Release, cost, effective_of, worst
 from .tracing.round_trace import UNCLIPPED, RoundTrace
 from .tracing.trace import AlgorithmTrace, Part, parts_of
 
@@ -159,9 +159,7 @@ class _Run:
         """The one that costs most; where none is worst in every round, the worst of each round."""
         found = []
         for who in adversaries:
-            seeing = who
-            if self._encrypted and who.sees is Sees.LINKS:
-                seeing = Adversary(name=who.name, sees=Sees.END_STATES)
+            seeing = effective_of(who, encrypted=self._encrypted)
             for residues in self._residues:
                 residues.check(seeing)
             found.append(self._stated(who, seeing))

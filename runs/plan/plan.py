@@ -30,6 +30,7 @@ from ...training.accounts.summary import (
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
+from ...training.data.load import Dataset
 from ...training.exposure.events import spent_releases
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import ScheduledGraph, Topology, joined_within
@@ -243,8 +244,7 @@ def make_plan(
     counts = needs_records or config.training.sampling_rate is None or draws_otherwise(config)
     own_users = statement.unit is Unit.USER and is_own(config.data.name)
     data = data_of(config) if counts or own_users else None
-    rate = sampling_rate_of(config, data)
-    records = records_of(config, data) if data is not None and needs_records else None
+    subject = subject_of(config, graph, data, batch_size=None if needs_records else batch_size)
 
     def told(price: WorkEstimate) -> None:
         if not begun:
@@ -253,22 +253,7 @@ def make_plan(
             (notice or tell)(price.words)
 
     found = account_of(
-        AccountedRun(
-            algorithm=algorithm_named(config.algorithm.name),
-            settings=config.algorithm.settings(),
-            form=Form(config.algorithm.form),
-            graph=graph,
-            rounds=config.training.rounds,
-            sampling_rate=rate,
-            clip_norm=clip_norm_of(config),
-            learning_rate=config.training.learning_rate,
-            batch_size=None if needs_records else batch_size,
-            records=records,
-            from_records=from_records_of(config),
-            drawn=drawn_of(config, data),
-            pattern=config.pattern,
-            missing=missing_of(config),
-        ),
+        subject,
         statement=statement,
         at=0.0 if p is None else p.noise_multiplier if p.goal is None else p.goal,
         adversary=None if p is None else p.adversary,
@@ -288,7 +273,7 @@ def make_plan(
         target=_target(p, statement, reached=found.reached),
         guarantees=every,
         exposures=dict(found.joint_sensitivities),
-        sampling_rate=rate,
+        sampling_rate=subject.sampling_rate,
         rounds=found.rounds,
         message_kinds=found.message_kinds,
         scripts=found.scripts,
@@ -300,22 +285,44 @@ def make_plan(
             *([] if known else unknown_users(statement)),
             *statement.cautions,
         ],
-        published_bound=_published_bound(
-            config,
-            graph,
-            every,
-            statement=statement,
-            multiplier=found.noise_multiplier,
-            rate=rate,
-            records=records,
-            exposures=found.joint_sensitivities,
-        ),
+        published_bound=_published_bound(config, found, every),
         victims=found.epsilon_by_agent() if every_agent else None,
         summary=replace(found.summary, guarantees=every, users=users_words(statement, known=known)),
         participation=participation_of(graph),
         missing=_missing_of(config),
         joined_within=joined_within(graph),
         account=found,
+    )
+
+
+def subject_of(
+    config: RunFile, graph: Topology, data: Dataset | None, *, batch_size: float | None
+) -> AccountedRun:
+    """The run as its figures see it, before the noise is known.
+
+    Args:
+        config: the run file.
+        graph: its graph.
+        data: its records, where public numbers of them are needed.
+        batch_size: the normaliser; None where the start has that of the records.
+    """
+    algorithm = algorithm_named(config.algorithm.name)
+    needed = algorithm.needs_records
+    return AccountedRun(
+        algorithm=algorithm,
+        settings=config.algorithm.settings(),
+        form=Form(config.algorithm.form),
+        graph=graph,
+        rounds=config.training.rounds,
+        sampling_rate=sampling_rate_of(config, data),
+        clip_norm=clip_norm_of(config),
+        learning_rate=config.training.learning_rate,
+        batch_size=batch_size,
+        records=records_of(config, data) if data is not None and needed else None,
+        from_records=from_records_of(config),
+        drawn=drawn_of(config, data),
+        pattern=config.pattern,
+        missing=missing_of(config),
     )
 
 
@@ -363,12 +370,10 @@ def _guarantees(config: RunFile, found: Account) -> list[Guarantee]:
 def _warnings(config: RunFile, found: Account, every: Sequence[Guarantee]) -> list[str]:
     return warnings_of(
         every,
-        algorithm=found.subject.algorithm,
-        form=found.subject.form,
+        found.subject,
         target=found.target,
         encrypted=found.encrypted,
         repeatable=config.training.evaluation_noise_seed is not None,
-        batches=found.subject.batches,
         counted=found.summary.counted,
     )
 
@@ -403,36 +408,29 @@ def taken_to_be_alone(config: RunFile) -> list[str]:
 
 
 def _published_bound(
-    config: RunFile,
-    graph: Topology,
-    guarantees: Sequence[Guarantee],
-    *,
-    statement: Statement,
-    multiplier: float,
-    rate: float,
-    records: float | None,
-    exposures: Mapping[str, JointSensitivity],
+    config: RunFile, found: Account, guarantees: Sequence[Guarantee]
 ) -> PublishedClaim | None:
     """What the algorithm's own paper claims, of Poisson batches and of no user's records."""
-    bound = algorithm_named(config.algorithm.name).published_bound
+    of = found.subject
+    bound = of.algorithm.published_bound
     # What papers claim is about agents that take part in every round.
     if bound is None or config.privacy is None or config.participation is not None:
         return None
-    if draws_otherwise(config) or statement.unit is Unit.USER:
+    if draws_otherwise(config) or found.said_of.unit is Unit.USER:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(
-        settings=config.algorithm.settings(),
-        form=Form(config.algorithm.form),
-        graph=graph,
-        noise_multiplier=multiplier,
-        clip_norm=clip_norm_of(config),
-        statement=statement,
-        rounds=config.training.rounds,
-        sampling_rate=rate,
-        records=records,
+        settings=of.settings,
+        form=of.form,
+        graph=of.graph,
+        noise_multiplier=found.noise_multiplier,
+        clip_norm=of.clip_norm,
+        statement=found.said_of,
+        rounds=of.rounds,
+        sampling_rate=of.sampling_rate,
+        records=of.records,
         joint_sensitivity=worst.joint_sensitivity,
-        status=exposures[worst.adversary].status,
+        status=found.joint_sensitivities[worst.adversary].status,
     )
     try:
         claim = bound(run)

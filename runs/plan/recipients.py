@@ -8,15 +8,11 @@ from collections.abc import Sequence
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status
 from ...training.accounts.accounted_run import AccountedRun
-from ...training.algorithms import Form
 from ...training.data.load import Dataset
 from ...training.graphs.graph import Graph
-from ...training.own.names import algorithm_named
 from ...training.recipients import LinearModel, as_if_alone, distances, refusal, steered
 from ..run_file.build import (
-    clip_norm_of,
     data_of,
-    drawn_of,
     graph_of,
     missing_of,
     parts_of,
@@ -25,7 +21,7 @@ from ..run_file.build import (
     statement_of,
 )
 from ..run_file.run_file import RunFile
-from .plan import Plan, make_plan
+from .plan import Plan, make_plan, subject_of
 from .schema import Recipient, Recipients
 
 _MOST_AGENTS = 200
@@ -72,7 +68,8 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
         raise InputError("[participation] leaves agents out; recipients need all of them")
     # The run at noise multiplier 1, and why hypotheses of the proof may not hold for it.
     statement, data = statement_of(config), data_of(config)
-    subject = _subject(config, graph, data)
+    batch_size = sampling_rate_of(config, data) * records_of(config, data)
+    subject = subject_of(config, graph, data, batch_size=batch_size)
     traces = subject.trace(1.0)
     model = _model(config, data)
     reason = refusal(subject, model, statement=statement, traces=traces)
@@ -144,24 +141,6 @@ def _closed(
     )
     plan = make_plan(config.model_copy(update={"privacy": privacy_table}))
     return {name: (g.epsilon, g.status) for name in names for g in [plan.guarantee(name)]}
-
-
-def _subject(config: RunFile, graph: Graph, data: Dataset) -> AccountedRun:
-    known = algorithm_named(config.algorithm.name)
-    rate = sampling_rate_of(config, data)
-    return AccountedRun(
-        algorithm=known,
-        settings=config.algorithm.settings(),
-        form=Form(config.algorithm.form),
-        graph=graph,
-        rounds=config.training.rounds,
-        sampling_rate=rate,
-        clip_norm=clip_norm_of(config),
-        learning_rate=config.training.learning_rate,
-        batch_size=rate * records_of(config, data),
-        records=records_of(config, data) if known.needs_records else None,
-        drawn=drawn_of(config, data),
-    )
 
 
 def _model(config: RunFile, data: Dataset) -> LinearModel:

@@ -535,11 +535,9 @@ def account_of(
         warnings=(
             *warnings_of(
                 every,
-                algorithm=subject.algorithm,
-                form=subject.form,
+                subject,
                 target=target,
                 encrypted=encrypted,
-                batches=subject.batches,
                 counted=subject.counted(statement) if figures.noise_multiplier else None,
             ),
             *memory,

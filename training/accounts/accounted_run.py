@@ -153,14 +153,14 @@ class AccountedRun:
                 f"algorithm {self.algorithm.name!r} divides by batch_size, the public expected "
                 "size of a batch; give batch_size to account to run what it accounts for"
             )
-        return self._bound(
+        return self.bound_at(
             noise_multiplier, clip_norm=self.clip_norm, batch_size=self._batch_size or 1.0
         )
 
     def trace(self, noise_multiplier: float) -> AlgorithmTrace:
         """The run at a noise multiplier, with the numbers of the run."""
         batch_size = self._batch_size or _SOME_BATCH
-        bound = self._bound(noise_multiplier, clip_norm=self.clip_norm, batch_size=batch_size)
+        bound = self.bound_at(noise_multiplier, clip_norm=self.clip_norm, batch_size=batch_size)
         return self._traced(bound, noise_multiplier)
 
     def reference(self, noise_multiplier: float) -> AlgorithmTrace:
@@ -179,7 +179,7 @@ class AccountedRun:
         """
         batch_size = self._batch_size or 1.0 if self.algorithm.needs_records else 1.0
         clip_norm = None if self.clip_norm is None else 1.0
-        return self._bound(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
+        return self.bound_at(noise_multiplier, clip_norm=clip_norm, batch_size=batch_size)
 
     @property
     def same(self) -> frozenset[int]:
@@ -203,9 +203,10 @@ class AccountedRun:
     def _takes_batch_size(self) -> bool:
         return takes_batch_size(self.algorithm)
 
-    def _bound(
+    def bound_at(
         self, noise_multiplier: float, *, clip_norm: float | None, batch_size: float
     ) -> Bound:
+        """The algorithm with the numbers of the run, but for those that are given."""
         return bind(
             self.algorithm,
             self.settings,

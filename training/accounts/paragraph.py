@@ -18,7 +18,7 @@ from ...privacy.guarantee import Guarantee, Statement, Status, Unit
 from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View, matched_filter
 from ..exposure.events import counted, spent_releases
-from ..exposure.sensitivity import JointSensitivity, Release
+from ..exposure.sensitivity import JointSensitivity, Release, effective_of
 from ..graphs.participation import MISSING
 from .summary import Summary, rounded_down, rounded_up
 
@@ -364,8 +364,6 @@ def _has_no_parts(stated: Guarantee, sensitivity: JointSensitivity) -> bool:
 def _explained(
     traces: AlgorithmTrace, stated: Guarantee, sensitivity: JointSensitivity, *, encrypted: bool
 ) -> Explanation:
-    from ..exposure.whole_run import effective_of
-
     found = _beginning(stated, sensitivity)
     if _has_no_parts(stated, sensitivity):
         return found

@@ -12,7 +12,7 @@ from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Statement, Status, Unit
-from ..algorithms.algorithm import Algorithm, Bound, Form
+from ..algorithms.algorithm import Bound, Form
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim
 from ..exposure.sensitivity import JointSensitivity, Release, of_records, rounded
@@ -316,25 +316,21 @@ class Account(Figures):
 
 def warnings_of(
     guarantees: Sequence[Guarantee],
+    subject: AccountedRun,
     *,
-    algorithm: Algorithm,
-    form: Form,
     target: str | None,
     encrypted: bool,
     repeatable: bool = False,
-    batches: str | None = None,
     counted: str | None = None,
 ) -> list[str]:
     """Sentences for the reader, the gravest first.
 
     Args:
         guarantees: of every adversary, worst first.
-        algorithm: what runs.
-        form: published or repaired.
+        subject: the run.
         target: the adversary to whom the noise is calibrated; None where the noise is given.
         encrypted: whether nobody on a link can read it.
         repeatable: whether the noise comes from a seed that somebody may know.
-        batches: how they are drawn and what counts as public, where they are not Poisson.
         counted: that the number of all records is public, where it has to be.
     """
     said = []
@@ -343,7 +339,7 @@ def warnings_of(
         blame = next(g.because for g in guarantees if g.status is Status.HEURISTIC)
         fix = (
             ' Use form = "repaired" for a proven figure.'
-            if form is Form.PUBLISHED and Form.PUBLISHED in algorithm.forms
+            if subject.form is Form.PUBLISHED and Form.PUBLISHED in subject.algorithm.forms
             else ""
         )
         said.append(f"Heuristic: {blame}.{fix}")
@@ -360,7 +356,7 @@ def warnings_of(
             "evaluation_noise_seed is set: anyone who knows it can subtract the noise. For "
             "evaluation."
         )
-    said += [words for words in (batches, counted) if words is not None]
+    said += [words for words in (subject.batches, counted) if words is not None]
     if (least := next((g for g in guarantees if g.at_least is not None), None)) is not None:
         what = "cohorts" if least.sampling is Sampling.SHUFFLED_COHORT else "batches"
         said.append(

@@ -25,7 +25,6 @@ from ...privacy.batches.sampling import Drawing, Scheme
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.participation import Reach
-from ..algorithms.algorithm import bind
 from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
 from ..second_tracer.dense_round import NotAnswered
@@ -110,18 +109,7 @@ class _CheckedFigures:
         run = self.subject
         records = run.records if run.algorithm.needs_records else None
         batch_size = run.batch_size or (run.sampling_rate * records if records else 1.0)
-        bound = bind(
-            run.algorithm,
-            run.settings,
-            form=run.form,
-            learning_rate=run.learning_rate,
-            clip_norm=run.clip_norm,
-            noise_std=self.noise * (1.0 if run.clip_norm is None else run.clip_norm),
-            batch_size=batch_size,
-            graph=run.graph,
-            rounds=run.rounds,
-            records=records,
-        )
+        bound = run.bound_at(self.noise, clip_norm=run.clip_norm, batch_size=batch_size)
         return SecondTrace(
             bound.init,
             bound.step,

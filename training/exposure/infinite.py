@@ -23,8 +23,8 @@ from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import witness
-from .sensitivity import JointSensitivity, Release
-from .whole_run import InAllRounds, effective_of, whole_run_joint_sensitivities
+from .sensitivity import JointSensitivity, Release, effective_of
+from .whole_run import InAllRounds, whole_run_joint_sensitivities
 
 MOST_WORK = 3e10  # multiplications; half a minute or so
 _TOO_LARGE = "the run is too large for a view of all its rounds together"

@@ -30,7 +30,15 @@ from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .rounding_error import Residues
-from .sensitivity import JointSensitivity, Release, cost, rounded, single_message, worst
+from .sensitivity import (
+    JointSensitivity,
+    Release,
+    cost,
+    effective_of,
+    rounded,
+    single_message,
+    worst,
+)
 
 
 def joint_sensitivities(
@@ -203,10 +211,7 @@ class _Run:
                 alone = [single_message(self._traces, who, v, rate=self._rate) for v in victims]
                 found += [self._as_drawn(one) for one in alone]
                 continue
-            views = [
-                local_view.of_adversary(self._under_encryption(who))
-                for local_view in self._local_views
-            ]
+            views = self._views_of(who)
             if len(asked) == 1 or len(who.agents) != 1:
                 found += [self._stated(who, v, views) for v in victims]
             elif any(view.shared.undetermined for view in views):
@@ -259,18 +264,17 @@ class _Run:
         # Victims between whose two figures there is a gap are looked at in the view itself.
         for who in adversaries:
             if left - who.agents:
-                views = [
-                    local_view.of_adversary(self._under_encryption(who))
-                    for local_view in self._local_views
-                ]
+                views = self._views_of(who)
                 found += [self._stated(who, v, views) for v in sorted(left - who.agents)]
         return found
 
     def _under_encryption(self, who: Adversary) -> Adversary:
-        """The adversary with what encrypted links leave of its view."""
-        if self._encrypted and who.sees is Sees.LINKS:
-            return Adversary(name=who.name, sees=Sees.END_STATES)
-        return who
+        return effective_of(who, encrypted=self._encrypted)
+
+    def _views_of(self, who: Adversary) -> list[AdversaryView]:
+        """What it sees in each base, in local rows."""
+        seeing = self._under_encryption(who)
+        return [local_view.of_adversary(seeing) for local_view in self._local_views]
 
     def _stated(self, who: Adversary, victim: int, views: _Views) -> JointSensitivity:
         """As `_sensitivity`, and infinite where no figure of the batches can be expressed.

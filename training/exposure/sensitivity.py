@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary
+from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.errors import InputError, UnsupportedView
@@ -18,6 +18,13 @@ from ...privacy.participation import Draws, Reach
 if TYPE_CHECKING:
     from ..tracing.round_trace import RoundTrace
     from ..tracing.trace import AlgorithmTrace
+
+
+def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
+    """The adversary with what encrypted links leave of its view."""
+    if encrypted and who.sees is Sees.LINKS:
+        return Adversary(name=who.name, sees=Sees.END_STATES)
+    return who
 
 
 class Release(NamedTuple):

@@ -49,7 +49,14 @@ from ..tracing.trace import AlgorithmTrace
 from .candidates import candidates
 from .dense_rounds import contributions_of, streamed_view
 from .rounding_error import Residues
-from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, single_message, worst
+from .sensitivity import (
+    JointSensitivity,
+    Release,
+    UnsupportedMechanism,
+    effective_of,
+    single_message,
+    worst,
+)
 
 Participation = str | int | Sequence[int] | Pattern
 
@@ -173,13 +180,6 @@ def _of_each(
             of_part.check(effective)
         every += _of(traces, who, victims, effective=effective, how=how)
     return every
-
-
-def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
-    """The adversary with what encrypted links leave of its view."""
-    if encrypted and who.sees is Sees.LINKS:
-        return Adversary(name=who.name, sees=Sees.END_STATES)
-    return who
 
 
 def _of(

@@ -75,7 +75,8 @@ def scale_between(base: RoundRecord, other: RoundRecord) -> float | None:
     # The same where what is sent has a scale, too.
     if any(c.late is None for c in (*base.cancelled, *other.cancelled)):
         return None
-    scales = _Scales(sum(group.size for group in base.groups), noise=_noise_in_one_row(pairs))
+    noise = _noise_ratio(pairs, messages_scaled=True)
+    scales = _Scales(sum(group.size for group in base.groups), noise=noise)
     if not all(scales.agree(a, b) for a, b in pairs):
         return None
     factor = bounds / scales.noise
@@ -186,22 +187,6 @@ class _Scales:
         return True
 
 
-def _noise_in_one_row(pairs: list[tuple[_PrivateRows, _PrivateRows]]) -> float:
-    """s, from a row that holds noise beside a contribution or a message; 1 where none does.
-
-    A row that holds a message takes part only if that message is not scaled, which `_Scales` sees.
-    """
-    for one, two in pairs:
-        ratios, held = one.ratios(two), one.value != 0
-        scale = np.full(one.rows, math.nan)
-        plain = np.flatnonzero(held & ~one.is_noise)[::-1]
-        scale[one.row[plain]] = ratios[plain]
-        noisy = np.flatnonzero(held & one.is_noise & np.isfinite(scale[one.row]))
-        if len(noisy):
-            return abs(float(ratios[noisy[0]] / scale[one.row[noisy[0]]]))
-    return 1.0
-
-
 def _bounds_ratio(base: RoundRecord, other: RoundRecord) -> float | None:
     """c, or None where the bounds are not in one proportion."""
     one, two = _bounds(base), _bounds(other)
@@ -217,14 +202,21 @@ def _bounds_ratio(base: RoundRecord, other: RoundRecord) -> float | None:
     return first if np.all(np.abs(ratios - first) <= _ROUNDING * first) else None
 
 
-def _noise_ratio(pairs: list[tuple[_PrivateRows, _PrivateRows]]) -> float:
-    """s, from a row whose scale is known; 1 where no noise is."""
+def _noise_ratio(
+    pairs: list[tuple[_PrivateRows, _PrivateRows]], *, messages_scaled: bool = False
+) -> float:
+    """s, from a row whose scale is known; 1 where no noise is.
+
+    Where messages are scaled, too, it is known of a row that holds noise beside a contribution or a
+    message. A row with a message takes part only if that one is not scaled, which `_Scales` sees.
+    """
     for one, two in pairs:
+        fixed = one.fixed and not messages_scaled
         # The scale of a row: 1 of a message, and of another what its first entry beside noise says.
         ratios, held = one.ratios(two), one.value != 0
-        scale = np.ones(one.rows) if one.fixed else np.full(one.rows, math.nan)
+        scale = np.ones(one.rows) if fixed else np.full(one.rows, math.nan)
         plain = np.flatnonzero(held & ~one.is_noise)
-        if not one.fixed:
+        if not fixed:
             scale[one.row[plain[::-1]]] = ratios[plain[::-1]]
         # In a row of known scale the first entry of noise gives s.
         noisy = np.flatnonzero(held & one.is_noise & np.isfinite(scale[one.row]))
