@@ -9,6 +9,7 @@ import typer
 
 from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
+from .total import Delta
 
 
 def person(
@@ -27,12 +28,7 @@ def person(
             help="Adversary who sees all runs; by default the one that run files name.",
         ),
     ] = None,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."
-        ),
-    ] = None,
+    delta: Delta = None,
     trust_code: TrustCode = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:

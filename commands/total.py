@@ -10,18 +10,18 @@ import typer
 from .terminal.options import NO_RUN, Format, IsThere, TableOrJson, TrustCode, trust
 from .terminal.terminal import make_console, print_json, say
 
+Delta = Annotated[
+    float | None,
+    typer.Option(metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."),
+]
+
 
 def total(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR", help="Folders of runs."), IsThere(NO_RUN)
     ],
     *,
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DELTA", help="Delta of the total; by default the smallest of the runs'."
-        ),
-    ] = None,
+    delta: Delta = None,
     assume_same_records: Annotated[
         bool,
         typer.Option(

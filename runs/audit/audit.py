@@ -134,12 +134,7 @@ def audit_of(
         tool=__version__,
         seed=seed,
         seed_given=asked.seed is not None,
-        settings=AuditSettings(
-            canaries=asked.canaries,
-            confidence=asked.confidence,
-            rounds=rounds,
-            checked_rounds=asked.checked_rounds,
-        ),
+        settings=AuditSettings.from_object(asked, rounds=rounds),
         canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
         runs=0 if game is None else game.runs,
         rounds=rounds,

@@ -186,11 +186,7 @@ def _part(played: Played, limit: ProvenLimit | None) -> MembershipPart:
         others=named[0].roc.others,
         rows=[_row(row, limit, tests=tests) for row in named],
         agents=[
-            MembershipAgent(
-                agent=int(row.model.removeprefix("agent ")),
-                auc=row.roc.auc,
-                auc_error=row.roc.auc_error,
-            )
+            MembershipAgent.from_object(row.roc, agent=int(row.model.removeprefix("agent ")))
             for row in by_agent
             if row.attack == ATTACKED[1]
         ],

@@ -18,15 +18,7 @@ from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import Explanation, as_paragraph
 from ...training.accounts.result import Account, unknown_users, warnings_of
-from ...training.accounts.summary import (
-    Summary,
-    as_frame,
-    as_rich,
-    lines_of,
-    page_part,
-    rounded_up,
-    users_words,
-)
+from ...training.accounts.summary import Shown, Summary, rounded_up, users_words
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
@@ -59,15 +51,13 @@ from .schema import Missing, Participation, Planned, PublishedBound
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from pandas import DataFrame
-    from rich.table import Table
 
 
 _SOME_BATCH = 37.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Plan:
+class Plan(Shown):
     """What a run will cost.
 
     Attributes:
@@ -147,14 +137,15 @@ class Plan:
 
     def planned(self) -> Planned:
         """The object that `overhear plan --format json` prints."""
+        claim = self.published_bound
         found = Planned(
             version=1,
             noise_multiplier=self.noise_multiplier,
             target=self.target,
             adversaries=list(self.guarantees),
             published_bound=None
-            if self.published_bound is None
-            else _claimed(self.published_bound),
+            if claim is None
+            else PublishedBound.from_object(claim, caveats=list(claim.caveats)),
             warnings=list(self.warnings),
         )
         more = {
@@ -165,27 +156,14 @@ class Plan:
         }
         return found.model_copy(update={k: of for k, of in more.items() if of is not None})
 
-    def __repr__(self) -> str:
-        """The plan as a table."""
-        return lines_of(self._head(), guarantees=self.guarantees, warnings=self.warnings)
+    @property
+    def stated(self) -> Sequence[Guarantee]:
+        """The statements, worst first."""
+        return self.guarantees
 
-    def _repr_html_(self) -> str:
-        """The same in a notebook."""
-        return page_part(self._head(), guarantees=self.guarantees, warnings=self.warnings)
-
-    def __rich__(self) -> Table:
-        """The same for a console of rich."""
-        return as_rich(self._head(), guarantees=self.guarantees, warnings=self.warnings)
-
-    def to_pandas(self) -> DataFrame:
-        """A row an adversary, worst first.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(self.guarantees)
-
-    def _head(self) -> list[str]:
+    @property
+    def heads(self) -> list[str]:
+        """How many rounds with which noise, what every epsilon is said of, and who takes part."""
         said = self.said_of
         taking = self.participation or self.missing
         return [
@@ -199,16 +177,6 @@ class Plan:
     def to_json(self) -> dict[str, JsonValue]:
         """The same as JSON; infinite figures are the string "inf"."""
         return self.planned().dump()
-
-
-def _claimed(claim: PublishedClaim) -> PublishedBound:
-    return PublishedBound(
-        paper=claim.paper,
-        statement=claim.statement,
-        epsilon=claim.epsilon,
-        delta=claim.delta,
-        caveats=list(claim.caveats),
-    )
 
 
 def make_plan(

@@ -28,9 +28,6 @@ from .targets import reached
 
 # Epsilon of every agent's records, not of the worst alone.
 
-_Release = tuple[float | str | Drawing | None, ...]
-_Key = tuple[_Release, ...]
-
 
 def exposures_by_agent(
     traces: AlgorithmTrace,
@@ -77,7 +74,8 @@ def _as_worst(exposure: JointSensitivity, worst: JointSensitivity) -> JointSensi
     if len(exposure.releases) != len(worst.releases):
         return exposure
     pairs = zip(exposure.releases, worst.releases, strict=True)
-    return exposure._replace(releases=tuple(w if _alike(e, w) else e for e, w in pairs))
+    releases = (w if _but_for_rounding(e) == _but_for_rounding(w) else e for e, w in pairs)
+    return exposure._replace(releases=tuple(releases))
 
 
 def epsilon_by_agent(
@@ -98,9 +96,10 @@ def epsilon_by_agent(
         statement: what epsilon is said of.
         noise_multiplier: of the run.
     """
-    groups: dict[_Key, list[JointSensitivity]] = {}
+    groups: dict[tuple[Release, ...], list[JointSensitivity]] = {}
     for exposure in exposures:
-        groups.setdefault(_key(exposure), []).append(exposure)
+        key = tuple(map(_but_for_rounding, exposure.releases))
+        groups.setdefault(key, []).append(exposure)
     found: list[float | None] = [None] * agents
     for alike in groups.values():
         releases = tuple(
@@ -117,31 +116,8 @@ def epsilon_by_agent(
     return found
 
 
-def _alike(one: Release, other: Release) -> bool:
-    return _release(one) == _release(other)
-
-
-def _key(exposure: JointSensitivity) -> _Key:
-    return tuple(_release(r) for r in exposure.releases)
-
-
-def _release(r: Release) -> _Release:
-    return (
-        rounded(r.joint_sensitivity),
-        r.sampling_rate,
-        r.rounds,
-        r.contributions,
-        r.first,
-        r.reach,
-        r.interleaved,
-        r.records,
-        r.drawn,
-        r.cohort,
-        r.several,
-        r.members,
-        r.whole,
-        r.summed,
-    )
+def _but_for_rounding(r: Release) -> Release:
+    return r._replace(joint_sensitivity=rounded(r.joint_sensitivity), replays=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)

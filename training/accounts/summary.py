@@ -37,8 +37,86 @@ class Verdict(enum.StrEnum):
     NOT_CHECKED = "not checked"
 
 
+_STYLES = {
+    Status.PROVEN: "green",
+    Status.DECLARED: "yellow",
+    Status.CHECKED: "yellow",
+    Status.HEURISTIC: "yellow",
+}
+_LEFT = ' style="text-align:left"'
+
+
+class Shown(ABC):
+    """Statements that show themselves: what is accounted for, a row each, then the warnings."""
+
+    __slots__ = ()
+
+    warnings: Sequence[str]
+
+    @property
+    @abstractmethod
+    def heads(self) -> Sequence[str]:
+        """What is accounted for, in lines."""
+
+    @property
+    @abstractmethod
+    def stated(self) -> Sequence[Guarantee]:
+        """The statements, worst first."""
+
+    def to_pandas(self) -> DataFrame:
+        """A row an adversary, worst first.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return as_frame(self.stated)
+
+    def __repr__(self) -> str:
+        """Plain text, for a terminal of any width."""
+        rows = aligned([heads_of(self.stated), *map(cells_of, self.stated)])
+        return "\n".join([*self.heads, "", *rows, *([""] if self.warnings else []), *self.warnings])
+
+    def __rich__(self) -> Table:
+        """The same for a console of rich."""
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+        from rich.text import Text
+
+        title, *more = self.heads
+        table = Table(
+            title=escape(title),
+            caption=escape("\n".join((*more, *self.warnings))),
+            title_justify="left",
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+        )
+        for name in heads_of(self.stated):
+            table.add_column(name)
+        for stated in self.stated:
+            table.add_row(
+                *(Text(cell) for cell in cells_of(stated)),
+                style=_STYLES.get(Status(stated.status), "red"),
+            )
+        return table
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook; nothing is loaded for it."""
+        heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(self.stated))
+        cells = (map(escape, cells_of(stated)) for stated in self.stated)
+        rows = "".join(
+            "<tr>" + "".join(f"<td{_LEFT}>{cell}</td>" for cell in row) + "</tr>" for row in cells
+        )
+        first, *more = map(escape, self.heads)
+        said = "".join(f"<p>{escape(warning)}</p>" for warning in self.warnings)
+        return (
+            f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr>"
+            f"</thead><tbody>{rows}</tbody></table>{said}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class Figures(ABC):
+class Figures(Shown):
     """The figures of an account, by adversary, and every way of showing them.
 
     Attributes:
@@ -59,14 +137,14 @@ class Figures(ABC):
     warnings: Sequence[str]
 
     @property
-    @abstractmethod
-    def rounds(self) -> int:
-        """How many rounds are accounted for."""
+    def stated(self) -> Sequence[Guarantee]:
+        """The statements, worst first."""
+        return list(self.guarantees.values())
 
     @property
     @abstractmethod
-    def heads(self) -> Sequence[str]:
-        """What is accounted for, in lines."""
+    def rounds(self) -> int:
+        """How many rounds are accounted for."""
 
     @abstractmethod
     def epsilon(self, adversary: str, *, rounds: int | None = None) -> float:
@@ -124,14 +202,6 @@ class Figures(ABC):
             "name others as adversaries=[...]"
         )
 
-    def to_pandas(self) -> DataFrame:
-        """A row an adversary, worst first.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return as_frame(list(self.guarantees.values()))
-
     def plot(self, kind: str = "rounds", *, axes: Axes | None = None) -> Axes:
         """Epsilon by round, or with kind="trade-off" the curves that no test beats.
 
@@ -144,24 +214,6 @@ class Figures(ABC):
             ImportError: matplotlib is not installed.
         """
         return plot(self, kind=kind, axes=axes)
-
-    def __repr__(self) -> str:
-        """The account as a table."""
-        return lines_of(
-            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
-        )
-
-    def _repr_html_(self) -> str:
-        """The same for a notebook."""
-        return page_part(
-            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
-        )
-
-    def __rich__(self) -> Table:
-        """The same for a console of rich."""
-        return as_rich(
-            self.heads, guarantees=list(self.guarantees.values()), warnings=self.warnings
-        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -332,51 +384,6 @@ def as_frame(rows: Sequence[Guarantee | Mapping[str, Any]]) -> DataFrame:
     return DataFrame([dump(r, mode="python") if isinstance(r, Guarantee) else r for r in rows])
 
 
-# An account in plain text, for a terminal of any width, and as a table of rich.
-
-_STYLES = {
-    Status.PROVEN: "green",
-    Status.DECLARED: "yellow",
-    Status.CHECKED: "yellow",
-    Status.HEURISTIC: "yellow",
-}
-
-
-def lines_of(
-    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
-) -> str:
-    """The lines of an account: what is accounted for, a row an adversary, then the warnings."""
-    rows = [heads_of(guarantees), *(cells_of(g) for g in guarantees)]
-    return "\n".join([*head, "", *aligned(rows), *([""] if warnings else []), *warnings])
-
-
-def as_rich(
-    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
-) -> Table:
-    """The same rows for a console of rich."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-    from rich.text import Text
-
-    title, *more = head
-    table = Table(
-        title=escape(title),
-        caption=escape("\n".join((*more, *warnings))),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-    )
-    for name in heads_of(guarantees):
-        table.add_column(name)
-    for stated in guarantees:
-        table.add_row(
-            *(Text(cell) for cell in cells_of(stated)),
-            style=_STYLES.get(Status(stated.status), "red"),
-        )
-    return table
-
-
 def heads_of(guarantees: Sequence[Guarantee]) -> tuple[str, ...]:
     """Of the rows of statements; one more for each number of records of one person."""
     group = guarantees[0].group if guarantees else None
@@ -397,28 +404,6 @@ def cells_of(stated: Guarantee) -> tuple[str, ...]:
         f"agent {stated.victim}",
         rounded_up(stated.joint_sensitivity),
         stated.because,
-    )
-
-
-# An account as a table of HTML, for a notebook.
-
-_LEFT = ' style="text-align:left"'
-
-
-def page_part(
-    head: Sequence[str], *, guarantees: Sequence[Guarantee], warnings: Sequence[str]
-) -> str:
-    """What is accounted for, a row an adversary, then the warnings; nothing is loaded for it."""
-    heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(guarantees))
-    rows = "".join(
-        "<tr>" + "".join(f"<td{_LEFT}>{escape(cell)}</td>" for cell in cells_of(stated)) + "</tr>"
-        for stated in guarantees
-    )
-    first, *more = map(escape, head)
-    said = "".join(f"<p>{escape(warning)}</p>" for warning in warnings)
-    return (
-        f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table>{said}"
     )
 
 

@@ -33,6 +33,7 @@ comes later. Published and repaired form are the same.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from .algorithm import Algorithm
@@ -79,16 +80,10 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     turn = next_turn(state.turn, round, compression=compression)
+    send = functools.partial(send_difference, round=round, compression=compression, turn=turn)
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     half = state.x - learning_rate * ((sums + round.noise(sums, std=noise_std)) / batch_size)  # 2
-    copies = send_difference(  # 3
-        half,
-        Copies(state.copy, state.mixed_copies),
-        round,
-        kind="model difference",
-        compression=compression,
-        turn=turn,
-    )
+    copies = send(half, Copies(state.copy, state.mixed_copies), kind="model difference")  # 3
     x = half + consensus_step * (copies.mixed - copies.own)  # 4
     return State(x, copies.own, copies.mixed, turn)
 

@@ -38,6 +38,7 @@ Published and repaired form are the same.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, NamedTuple
 
 from .algorithm import Algorithm
@@ -89,28 +90,15 @@ def step(
 ) -> State:
     """One round; the numbers are the steps above."""
     turn = next_turn(state.turn, round, compression=compression)
+    send = functools.partial(send_difference, round=round, compression=compression, turn=turn)
     sums = round.clipped_sums(state.x, batch=round.draw(), clip_norm=clip_norm)  # 1
     g = (sums + round.noise(sums, std=noise_std)) / batch_size
     pull = consensus_step * (state.mixed_tracker - state.tracker_copy)  # 2
     y = state.y + pull + (g - state.g)
-    trackers = send_difference(  # 3
-        y,
-        Copies(state.tracker_copy, state.mixed_tracker),
-        round,
-        kind="tracker difference",
-        compression=compression,
-        turn=turn,
-        stream=1,
-    )
+    trackers = Copies(state.tracker_copy, state.mixed_tracker)
+    trackers = send(y, trackers, kind="tracker difference", stream=1)  # 3
     x = state.x + consensus_step * (state.mixed_copies - state.copy) - learning_rate * y  # 4
-    models = send_difference(  # 5
-        x,
-        Copies(state.copy, state.mixed_copies),
-        round,
-        kind="model difference",
-        compression=compression,
-        turn=turn,
-    )
+    models = send(x, Copies(state.copy, state.mixed_copies), kind="model difference")  # 5
     return State(x, y, g, models.own, models.mixed, trackers.own, trackers.mixed, turn)
 
 
