@@ -23,7 +23,6 @@ from torch import Tensor
 
 from ..privacy._validate import within
 from ..privacy.accounting.accountant import composed_epsilon
-from ..privacy.accounting.accountant import epsilon as epsilon_of
 from ..privacy.adversary import EAVESDROPPER, FINAL_MODELS, neighbour
 from ..privacy.errors import InputError
 from ..privacy.guarantee import Statement, Unit
@@ -33,6 +32,7 @@ from .accounts.accounted_run import AccountedRun
 from .algorithms import ALGORITHMS
 from .data.load import Dataset
 from .exposure.dense_rounds import DenseRound, contributions_of, streamed_view
+from .exposure.guarantees import equal_epsilon
 from .graphs.graph import Graph
 from .tracing.trace import AlgorithmTrace
 
@@ -80,18 +80,9 @@ def steered(
     mu = steered_plan(
         graph.weights, victim=victim, heard=heard, rounds=subject.rounds, final_models=final_models
     ).mu
-
-    def spent(multiplier: float, rounds: int, rate: float) -> float:
-        return epsilon_of(
-            noise_multiplier=multiplier,
-            delta=statement.delta,
-            rounds=rounds,
-            sampling_rate=rate,
-            adjacency=statement.adjacency,
-            accountant=statement.accountant,
-        )
-
-    epsilon = 0.0 if mu == 0 else spent(noise_multiplier / mu, 1, 1.0)
+    epsilon = 0.0
+    if mu != 0:
+        epsilon = equal_epsilon(statement, noise_multiplier / mu, rounds=1, rate=1.0)
     late, age = None, None if agent is None else late_age(graph.weights, victim=victim, heard=heard)
     # Messages of neighbours alone: rounds one by one, amplified by sampling, bound it too.
     if not final_models and agent is not None:
@@ -99,7 +90,8 @@ def steered(
         rounds = 0 if age is None else subject.rounds - age
         amplified = 0.0
         if rounds > 0 and late > 0:
-            amplified = spent(noise_multiplier / late, rounds, subject.sampling_rate)
+            noise, rate = noise_multiplier / late, subject.sampling_rate
+            amplified = equal_epsilon(statement, noise, rounds=rounds, rate=rate)
         epsilon = min(epsilon, amplified)
     return Steered(mu=mu, late=late, epsilon=epsilon)
 

@@ -153,11 +153,7 @@ def composed_risk(
     """Return the figures of `risk` for rounds that differ.
 
     Args:
-        rounds: as in `composed_epsilon`.
-        adjacency: as in `risk`.
-        prior: as in `risk`.
-        prior_hit_rate: as in `risk`.
-        false_positive_rates: as in `risk`.
+        rounds: as in `composed_epsilon`; the others are as in `risk`.
 
     Returns:
         Figures of which none makes the adversary weaker than it is.
@@ -184,10 +180,7 @@ def risk_of_mu(
 
     Args:
         mu: Gaussian DP parameter for the adjacency in question, in standard deviations, >= 0; may
-            be infinite.
-        prior: as in `risk`.
-        prior_hit_rate: as in `risk`.
-        false_positive_rates: as in `risk`.
+            be infinite. The others are as in `risk`.
 
     Returns:
         Advantage 2 Phi(mu/2) - 1, TPR Phi(Phi^-1(a) + mu), mu itself with no fit error.

@@ -22,7 +22,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ...privacy._validate import within
-from ...privacy.accounting.accountant import epsilon as epsilon_of
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import (
@@ -39,6 +38,7 @@ from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design import Design, Kind, design, pair_exposure
 from ...privacy.noise.over_time import MOST_DENSE
 from ...training.algorithms.learning_rates import rates_of, read_rates
+from ...training.exposure.guarantees import equal_epsilon
 from ...training.graphs.graph import Graph
 from ..run_file.build import data_of, draws_otherwise, graph_of, sampling_rate_of, statement_of
 from ..run_file.run_file import RunFile
@@ -253,22 +253,12 @@ class _Comparison:
                 "compared at equal epsilon"
             )
         turns, rate = -(-self.rounds // self.own.groups), self.own.rate
-        return self._epsilon(privacy.noise_multiplier, rounds=turns, rate=rate)
+        return equal_epsilon(self.statement, privacy.noise_multiplier, rounds=turns, rate=rate)
 
     @functools.cache  # noqa: B019 - lives as long as one comparison
     def _multiplier(self, rounds: int, rate: float) -> float:
         return multiplier_for(
             epsilon=self.epsilon,
-            delta=self.statement.delta,
-            rounds=rounds,
-            sampling_rate=rate,
-            adjacency=self.statement.adjacency,
-            accountant=self.statement.accountant,
-        )
-
-    def _epsilon(self, multiplier: float, *, rounds: int, rate: float) -> float:
-        return epsilon_of(
-            noise_multiplier=multiplier,
             delta=self.statement.delta,
             rounds=rounds,
             sampling_rate=rate,
@@ -396,7 +386,7 @@ class _Comparison:
         outsider, one, rest = (
             math.inf
             if math.isinf(factor)
-            else self._epsilon(multiplier / factor, rounds=rounds, rate=drawn)
+            else equal_epsilon(self.statement, multiplier / factor, rounds=rounds, rate=drawn)
             for factor, drawn in zip(self._insiders(made), rates, strict=True)
         )
         return outsider, one, rest

@@ -31,11 +31,8 @@ def reached(
     """What a run comes to, in the figure that a goal is about: epsilon, advantage, or TPR at FPR.
 
     Args:
-        sensitivity: as for `run_epsilon`.
-        statement: as for `run_epsilon`.
-        noise_multiplier: as for `run_epsilon`.
-        goal: whose figure is meant; how much it allows does not matter.
-        rounds: as for `run_epsilon`.
+        goal: whose figure is meant; how much it allows does not matter. The others are as for
+            `run_epsilon`.
 
     Returns:
         Nats, or a probability, rounded upwards; 1 where nothing hides a record.

@@ -24,6 +24,7 @@ from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
 from ...privacy.errors import UnsupportedView
 from ...privacy.guarantee import GroupEpsilon, Guarantee, Holder, Statement, Status, Unit
+from ...privacy.participation import Reach
 from ...privacy.reference.second_opinion import SecondOpinion, second_opinion
 from .events import asked_releases, at_least, counted, spent_releases
 from .sensitivity import JointSensitivity, UnsupportedMechanism
@@ -61,15 +62,8 @@ def run_epsilon(
     events = counted(releases, noise_multiplier, statement.adjacency, records=records)
     if len(releases) == 1 and releases[0].held(records) == 1 and releases[0].is_plain:
         (only,), (event,) = releases, events
-        return accounting.epsilon(
-            noise_multiplier=event.noise_multiplier,
-            delta=statement.delta,
-            rounds=only.rounds,
-            sampling_rate=only.rate,
-            adjacency=statement.adjacency,
-            accountant=statement.accountant,
-            reach=event.reach,
-        )
+        noise, times = event.noise_multiplier, only.rounds
+        return equal_epsilon(statement, noise, rounds=times, rate=only.rate, reach=event.reach)
     if not statement.accountant.by_losses:
         raise _not_composed(statement.accountant)
     return accounting.composed_epsilon(
@@ -77,6 +71,26 @@ def run_epsilon(
         delta=statement.delta,
         adjacency=statement.adjacency,
         accountant=statement.accountant,
+    )
+
+
+def equal_epsilon(
+    statement: Statement,
+    noise_multiplier: float,
+    *,
+    rounds: int,
+    rate: float,
+    reach: Reach = Reach.SUM,
+) -> float:
+    """Epsilon of equal rounds, each of a Poisson batch, as a statement counts it."""
+    return accounting.epsilon(
+        noise_multiplier=noise_multiplier,
+        delta=statement.delta,
+        rounds=rounds,
+        sampling_rate=rate,
+        adjacency=statement.adjacency,
+        accountant=statement.accountant,
+        reach=reach,
     )
 
 
@@ -149,14 +163,7 @@ def group_of(
     noise_multiplier: float,
     rounds: int | Sequence[int] | None = None,
 ) -> tuple[GroupEpsilon, ...] | None:
-    """Epsilon of as many records of one person as the statement speaks of.
-
-    Args:
-        sensitivity: as for `run_epsilon`.
-        statement: as for `run_epsilon`.
-        noise_multiplier: as for `run_epsilon`.
-        rounds: as for `run_epsilon`.
-    """
+    """Epsilon of as many records of one person as the statement speaks of; see `run_epsilon`."""
     records = statement.records_per_person
     if records == 1 or statement.unit is not Unit.RECORD:
         return None  # a user's records are in the figure itself
@@ -303,11 +310,7 @@ def opinion_on(
 ) -> SecondOpinion:
     """What dp-accounting says of the releases whose `epsilon` `run_epsilon` has found.
 
-    Args:
-        sensitivity: as for `run_epsilon`.
-        statement: as for `run_epsilon`.
-        noise_multiplier: as for `run_epsilon`.
-        rounds: as for `run_epsilon`.
+    The other arguments are those of `run_epsilon`.
     """
     releases = asked_releases(sensitivity, rounds)
     hidden = noise_multiplier > 0 and math.isfinite(sensitivity.largest)

@@ -81,12 +81,8 @@ def sums_to_clip(
 
     Args:
         gradients: the gradient layout.
-        models: see `PairGradients.clipped_sums`, as what follows.
-        pairs: likewise.
-        batches: likewise.
-        clip_norm: the bound of `clipped`; without one nothing drops a sum, and it is looked at.
-        coefficients: see there.
-        pairs_of_run: likewise.
+        clip_norm: the bound of `clipped`; without one nothing drops a sum, and it is looked at. The
+            others are those of `PairGradients.clipped_sums`.
     """
     made: Callable[..., Tensor] = gradients.clipped_sums
     if clip_norm is not None and _drops(gradients):

@@ -350,13 +350,7 @@ class LocalSteps:
         """The same from what a step gave, once it is checked.
 
         Args:
-            steps: as above, and so are the others.
-            learning_rate: likewise.
-            batch: likewise.
-            clip_norm: likewise.
-            momentum: likewise.
-            proximal: likewise.
-            drawn: the batches of the round.
+            drawn: the batches of the round; the others are as above.
 
         Raises:
             ValueError: a number out of range, or another number of batches than of steps.
