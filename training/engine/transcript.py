@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -78,16 +78,8 @@ class Transcript:
             links = torch.stack(
                 [torch.searchsorted(kept, links[:, 0].contiguous()), links[:, 1]], 1
             )
-        self._messages.append(
-            Message(
-                round=message.round,
-                call=message.call,
-                kind=message.kind,
-                senders=senders[kept],
-                links=links,
-                rows=message.rows.detach()[kept.to(message.rows.device)].to("cpu", copy=True),
-            )
-        )
+        rows = message.rows.detach()[kept.to(message.rows.device)].to("cpu", copy=True)
+        self._messages.append(replace(message, senders=senders[kept], links=links, rows=rows))
 
     def clear(self) -> None:
         """Forget what was kept, once it is saved."""

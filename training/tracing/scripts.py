@@ -6,6 +6,7 @@ traces each round before it is carried out, unless it has done so already.
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -105,7 +106,6 @@ class PlannedScripts:
         rounds: of the rounds, in turn.
         last: the last round that was planned.
         floors: what the start and each of `rounds` need of their public values.
-        basis: how a record comes into batches, where there are figures of the run.
         unclipped: whether no sum of data has a bound.
     """
 
@@ -117,11 +117,11 @@ class PlannedScripts:
         last: int,
         graph: Topology | ReducedGraph,
         floors: Sequence[Floor],
-        basis: Basis | None = None,
         unclipped: bool = False,
     ) -> None:
         self._unclipped = unclipped
-        self.start, self._last, self._graph, self._basis = start, last, graph, basis
+        self.start, self._last, self._graph = start, last, graph
+        self._basis: Basis | None = None  # where there are figures of the run
         self._floors = tuple(floors)
         kept: dict[Lines, Lines] = {}  # rounds that do the same share one script
         self._rounds = [kept.setdefault(one, one) for one in rounds]
@@ -166,16 +166,11 @@ class PlannedScripts:
 
         Where none of them is finite, and nothing is clipped, rounding makes none too small.
         """
-        bare = self._unclipped and not finite
-        return PlannedScripts(
-            self.start,
-            self._rounds,
-            last=self._last,
-            graph=self._graph,
-            floors=[NO_FLOOR] * len(self._floors) if bare else self._floors,
-            basis=basis,
-            unclipped=self._unclipped,
-        )
+        found = copy.copy(self)
+        found._basis = basis
+        if self._unclipped and not finite:
+            found._floors = (NO_FLOOR,) * len(self._floors)
+        return found
 
     def check_setting(self, setting: _PlannedSetting) -> None:
         """Refuse a run on another graph, or of batches that are drawn otherwise than planned.
