@@ -18,7 +18,7 @@ from ...training.accounts.account import WorkEstimate, account_of
 from ...training.accounts.accounted_run import AccountedRun
 from ...training.accounts.paragraph import Explanation, as_paragraph
 from ...training.accounts.result import Account, unknown_users, warnings_of
-from ...training.accounts.summary import Shown, Summary, rounded_up, users_words
+from ...training.accounts.summary import ShownStatements, Summary, rounded_up, users_words
 from ...training.algorithms import Form
 from ...training.algorithms.algorithm import PlannedRun
 from ...training.batches import NO_USERS
@@ -57,7 +57,7 @@ _SOME_BATCH = 37.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Plan(Shown):
+class Plan(ShownStatements):
     """What a run will cost.
 
     Attributes:

@@ -46,7 +46,7 @@ _STYLES = {
 _LEFT = ' style="text-align:left"'
 
 
-class Shown(ABC):
+class ShownStatements(ABC):
     """Statements that show themselves: what is accounted for, a row each, then the warnings."""
 
     __slots__ = ()
@@ -116,7 +116,7 @@ class Shown(ABC):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
-class Figures(Shown):
+class Figures(ShownStatements):
     """The figures of an account, by adversary, and every way of showing them.
 
     Attributes:
