@@ -67,15 +67,13 @@ class LinkBound:
 def link_bounds(
     links: Sequence[LinkGuesses], *, statement: Statement, confidence: float
 ) -> list[LinkBound]:
-    """Bounds of single messages that hold together.
+    """Bounds of single messages, as `play` returns them, that hold together.
 
-    Args:
-        links: as `play` returns them.
-        statement: what every epsilon is said of.
-        confidence: that none of them is above the truth.
+    With this confidence none of them is above the truth; every epsilon is one of the statement.
     """
     each = 1.0 - (1.0 - confidence) / max(len(links), 1)
-    claims = [Claim(rounds=_multipliers(link), adjacency=statement.adjacency) for link in links]
+    rounds = [{(1.0 / mu, rate): n for (mu, rate), n in link.rounds.items()} for link in links]
+    claims = [Claim(rounds=one, adjacency=statement.adjacency) for one in rounds]
     proven: dict[str, float] = {}  # alike messages are many
     found = []
     for link, claim in zip(links, claims, strict=True):
@@ -93,10 +91,6 @@ def link_bounds(
             )
         )
     return found
-
-
-def _multipliers(link: LinkGuesses) -> dict[tuple[float, float], int]:
-    return {(1.0 / mu, rate): count for (mu, rate), count in link.rounds.items()}
 
 
 AGAIN = 4  # how many times as many canaries a second look takes

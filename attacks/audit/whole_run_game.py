@@ -127,7 +127,8 @@ def _signs(game: CanaryGame, *, planned: int) -> list[list[NDArray[np.int64]]]:
     """By round and call of the gradients, (rows,) the sign of what a canary adds to a row."""
     parts, turns = _parts(game), game.setting.turns
     pattern = EVERY if turns is None else turns.pattern
-    found = [np.ones(_contributions(part), dtype=np.int64) for part in parts]
+    sizes = [sum(g.size for g in p.groups if isinstance(g, Contributions)) for p in parts]
+    found = [np.ones(size, dtype=np.int64) for size in sizes]
     done = set[int]()
     for of in game.adversaries.values():
         for host, who in of.items():
@@ -180,10 +181,6 @@ def _parts(game: CanaryGame) -> list[RoundTrace]:
     """The traced start and rounds that are played."""
     rounds = [part for part, count in game.traces.rounds for _ in range(count)]
     return [game.traces.start, *rounds[: game.rounds]]
-
-
-def _contributions(part: RoundTrace) -> int:
-    return sum(g.size for g in part.groups if isinstance(g, Contributions))
 
 
 def _by_call(part: RoundTrace, signs: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:

@@ -147,13 +147,12 @@ def _named(replayed: ReplayedCalls, *, agents: int) -> str:
     first: dict[str, int] = {}
     for at in replayed.different:
         first.setdefault(replayed.kept[at].name, at % agents)
-    return _and([f"{name} (agent {agent})" for name, agent in first.items()]) + (
-        " returned something else for the same inputs, so it depends on something besides them"
+    parts = [f"{name} (agent {agent})" for name, agent in first.items()]
+    named = ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
+    return (
+        f"{named} returned something else for the same inputs, so it depends on something besides "
+        "them"
     )
-
-
-def _and(parts: Sequence[str]) -> str:
-    return ", ".join(parts[:-1]) + " and " * (len(parts) > 1) + parts[-1]
 
 
 # Records: a record is in a batch at most once, and in the store as often as in its source.
@@ -316,7 +315,8 @@ def knowledge_check(run: WatchedRun) -> Check:
             for row, (agents, knowers) in enumerate(zip(makers, group.known_to, strict=True)):
                 pairs += len(agents)
                 is_same = torch.equal(again[row], z[row])
-                other += not is_same and not _differs_in_size(again[row], z[row])
+                # Draws that agree in sign wherever neither is 0 differ in size alone.
+                other += not is_same and bool((again[row] * z[row] < 0).any())
                 # A maker that is not declared to know a source could subtract it unseen.
                 for agent in sorted(agents - knowers):
                     undeclared[agent] = undeclared.get(agent, 0) + 1
@@ -335,11 +335,6 @@ def knowledge_check(run: WatchedRun) -> Check:
         words += "; each is made again from its seed, and all who can are declared to know it"
     passed = not undeclared and not other
     return Check.exact(_NAME_KNOWLEDGE, f"{words}.", tests=pairs, passed=passed)
-
-
-def _differs_in_size(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two draws (D,) agree in sign wherever neither is 0."""
-    return not bool((one * other < 0).any())
 
 
 def _who(agents: frozenset[int]) -> str:

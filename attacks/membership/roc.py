@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy._validate import within
-from ...privacy.accounting.trade_off import TradeOff, trade_off
+from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError
 from ..bounds.lower_bounds import Guesses, errors_at_zero, surest
 from ..bounds.mechanism import Claim
@@ -243,16 +243,11 @@ class ProvenLimit:
     def true_positive_rate(self, false_positive_rate: float) -> float:
         """The largest that is allowed at a rate of false positives in [0, 1]."""
         of_pair = allowed_by_pair(self.epsilon, self.delta, false_positive_rate)
-        curve = _curve(self.claim)
-        if curve is None:
+        curve = trade_off(self.claim.rounds, adjacency=self.claim.adjacency)
+        if curve is None:  # none is proven for the mechanism
             return of_pair
         misses = float(curve.false_negative_rates([false_positive_rate])[0])
         return min(of_pair, 1.0 - misses)
-
-
-def _curve(claim: Claim) -> TradeOff | None:
-    """The curve of a mechanism; None where none is proven for it."""
-    return trade_off(claim.rounds, adjacency=claim.adjacency)
 
 
 def allowed_by_pair(epsilon: float, delta: float, rate: float) -> float:
@@ -270,9 +265,7 @@ def allowed_by_pair(epsilon: float, delta: float, rate: float) -> float:
 def exceeds(rate: Rate, limit: ProvenLimit, *, tests: int) -> bool:
     """Whether a rate lies above the limit by more than chance, were records independent.
 
-    Args:
-        rate: that was found.
-        tests: how many rates are looked at; all together err with probability `FALSE_ALARM`.
+    All tests of rates together err with probability `FALSE_ALARM`.
     """
     confidence = 1.0 - FALSE_ALARM / tests
     _, low, _ = rate.true_positive_rate(confidence=confidence)

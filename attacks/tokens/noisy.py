@@ -96,7 +96,7 @@ def refined(
             left = explainer.residual(tokens, best.labels)
             if left < best.residual * _BETTER:
                 best = Batch(tokens=tokens, labels=best.labels, residual=left)
-        again = explainer.labelled(_different(best.tokens))
+        again = explainer.labelled(list(torch.unique(best.tokens, dim=0)))
         if again is not None and again.residual < best.residual:
             best = again
         if not best.residual < before * _BETTER:
@@ -124,10 +124,6 @@ def _changed(tokens: Tensor, change: _Change) -> Tensor:
     for record, place, token in change:
         other[record, place] = token if token >= 0 else tokens[-1 - token, place]
     return other
-
-
-def _different(tokens: Tensor) -> list[Tensor]:
-    return list(torch.unique(tokens, dim=0))
 
 
 def _drawn(

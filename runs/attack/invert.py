@@ -90,10 +90,8 @@ class GradientTable:
     def told(self, found: Tensor, truth: Tensor | None, *, guess: Tensor) -> dict[str, object]:
         """What a `GradientAttack` says of rows: values, and with the truth scores by column.
 
-        Args:
-            found: (N, D) on the unit box.
-            truth: (N, D), each beside its match; None where it is not known.
-            guess: (D,) what is public.
+        The rows and the truth, each beside its match, are (N, D) on the unit box; the guess is
+        (D,).
         """
         said: dict[str, object] = {"values": values_of(self.columns, found)}
         if truth is not None:
@@ -405,7 +403,8 @@ def _result(
             opened = loss.open[0]
         elif posed.classes == 1:
             labels = [-1] * len(labels)
-    return GradientAttack(
+    return GradientAttack.from_object(
+        facts,
         version=1,
         model=model,
         parameters_from=posed.parameters_from,
@@ -416,10 +415,6 @@ def _result(
         preset=preset,
         input_shape=list(facts.input_shape),
         classes=posed.classes,
-        records=facts.records,
-        clip_norm=facts.clip_norm,
-        clip_batch=facts.clip_batch,
-        noise_std=facts.noise_std,
         labels=labels,
         labels_given=facts.labels is not None,
         stage=stage,

@@ -191,14 +191,7 @@ _Fields = dict[str, Any]  # of an `AttackRow`, each of its own type
 
 
 def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
-    """What an `AttackRow` says of a table beside its errors.
-
-    Args:
-        row: what was rebuilt.
-        data: of columns.
-        truth: (N, D) planted records on the unit box.
-        blind: the row of the blind guess.
-    """
+    """What an `AttackRow` says of a table beside its errors, of (N, D) planted records as truth."""
     return {
         "columns": score_columns(data.columns, truth, row.images, blind.images),
         "certified": count_proven(row.stages),
@@ -213,12 +206,9 @@ def score_columns(
     """How well each column of (N, D) records was rebuilt, beside the blind guess of them."""
     every = (column_scores(columns, truth, of) for of in (found, blind))
     return [
-        ColumnScore(
-            name=one.name,
+        ColumnScore.from_object(
+            one,
             kind=column.kind,
-            accuracy=one.accuracy,
-            auc=one.auc,
-            mae=one.mae,
             baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0,
         )
         for column, one, of in zip(columns, *every, strict=True)

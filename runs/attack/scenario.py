@@ -231,9 +231,7 @@ def finished_attack(
 ) -> Attack | None:
     """What the latest finished attack found that was asked the same; None where there is none.
 
-    Args:
-        asked: as of `find_place`.
-        of_run: the same.
+    The arguments are those of `find_place`.
 
     Raises:
         ValueError: it cannot be read.
@@ -365,8 +363,7 @@ def shown_pictures(
 ) -> dict[str, Path]:
     """The pictures of attacks that lie in a run's folder, by the path that their file names.
 
-    Args:
-        show_records: whether those of other records than planted public ones are meant, too.
+    Those of other records than planted public ones are meant, too, where `show_records` is set.
     """
     shown = [of for of in scenarios if show_records or of.records == PLANTED]
     named = {path for of in shown for path in of.originals}
@@ -475,15 +472,10 @@ def _words(rows: Sequence[Row], planted: Planted, *, batch: int) -> str:
 
 def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> AllowedByProof:
     """Both kinds of success in one sentence; either may contradict the proof."""
-    return AllowedByProof(
-        mu=bound.mu,
-        threshold=bound.threshold,
-        prior_hit_rate=bound.prior_hit_rate,
+    return AllowedByProof.from_object(
+        bound,
         most=bound.bound,
         rebuilt=bound.hits,
-        images=bound.images,
-        guesses=bound.guesses,
-        confidence=bound.confidence,
         exceeded=bound.exceeded or any(lineup_bound.limit.exceeded for lineup_bound in ranked),
         sentence=" ".join(
             [bound.sentence(), *(lineup_bound.sentence() for lineup_bound in ranked)]

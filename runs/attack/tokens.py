@@ -132,17 +132,15 @@ def describe_tokens(
     """What was found, as it is written."""
     assert posed.table is not None  # noqa: S101 # the caller looked
     certificate = found.certificate
-    return TokensFound(
+    return TokensFound.from_object(
+        found,
         vocabulary=posed.table.vocabulary,
-        decided=found.decided,
         tokens=found.tokens.tolist(),
         present=list(found.found),
         words=None if words is None else [_words(row, words) for row in found.tokens.tolist()],
         present_words=None if words is None else _words(found.found, words),
         runner_up=None if certificate is None else certificate.runner_up,
         tried=0 if certificate is None else certificate.tested,
-        false_alarm=found.false_alarm,
-        power=found.power,
         scores=None if truth is None else _scored(found, truth, public),
         blind=None if truth is None or public is None else _blind(truth, public),
     )
@@ -159,12 +157,10 @@ def _scored(found: TokenReconstruction, truth: Tensor, public: Tensor | None) ->
     if public is not None and ordered:
         guessed = torch.where(found.tokens >= 0, found.tokens, guess_placed(public))
         placed = score_tokens(truth, guessed)
-    return ScoredTokens(
+    return ScoredTokens.from_object(
+        known,
         placed=placed.placed if ordered else None,
-        multiset=known.multiset,
         whole=placed.whole if ordered else None,
-        present=known.present,
-        false=known.false,
     )
 
 
