@@ -273,9 +273,7 @@ def _held_out(
 def _temperature(far: Tensor, inputs: Tensor) -> float:
     """The temperature at which the first H of the (N, n) inputs are rebuilt best from the others.
 
-    Args:
-        far: (H, N) squared distances, infinite from each to itself.
-        inputs: (N, n) records.
+    The (H, N) squared distances are infinite from each to itself.
     """
     held = inputs[: len(far)]
     errors = torch.stack(

@@ -164,11 +164,7 @@ class Replay:
         self._at = first
 
     def note(self, optimizer: Any, *, declared: bool) -> None:
-        """Note the numbers of the step that is about to be taken.
-
-        Args:
-            declared: whether its learning rates are those that were declared.
-        """
+        """Note the numbers of the step about to be taken, and whether its rates are declared."""
         at = self._first + len(self._numbers)
         for group, first in zip(optimizer.param_groups, self._state["param_groups"], strict=True):
             for key in first.keys() - ({"params", "lr"} if declared else {"params"}):
@@ -192,8 +188,7 @@ class Replay:
     def point(self, round: int, released: Sequence[tuple[int, Tensor]]) -> Tensor | str | None:
         """(D,) the model at the start of a round; None where it is not known, or why not.
 
-        Args:
-            released: (round, gradient (D,)) of every kept round before it, in order.
+        Released are (round, gradient (D,)) of every kept round before it, in order.
 
         Raises:
             ValueError: the round was before the first step that was watched here.

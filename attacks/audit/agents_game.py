@@ -246,12 +246,7 @@ class Views:
 
 
 def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str, dict[int, Array]]:
-    """By adversary and host the (runs,) scores of its canaries.
-
-    Args:
-        observed: of each run.
-        replace: whether the game is +u against -u.
-    """
+    """By adversary and host the (runs,) scores of its canaries; `replace` is +u against -u."""
     found: dict[str, dict[int, Array]] = {}
     votes: dict[tuple[str, int], NDArray[np.int64]] = {}
     # Likelihood ratios by place, added up over the rounds of a run.
@@ -279,11 +274,7 @@ def scored(observed: Sequence[Sequence[Observed]], *, replace: bool) -> dict[str
 
 
 def pooled(observed: Sequence[Sequence[Observed]]) -> dict[str, list[Residue]]:
-    """By adversary what the noise did to the scores, all runs as canaries side by side.
-
-    Args:
-        observed: of each run.
-    """
+    """By adversary what the noise did to the scores, all runs as canaries side by side."""
     found: dict[str, list[Residue]] = {}
     for (name, host, number, batch), every in _by_place(observed).items():
         fields = np.full((5, len(observed)), math.nan)
@@ -332,11 +323,7 @@ def _owners(trace: RoundTrace) -> NDArray[np.int64]:
 
 
 def has_one_host(traces: AlgorithmTrace) -> bool:
-    """Whether one agent alone can hold a canary in a run: who else takes part tells of others.
-
-    Args:
-        traces: of the run.
-    """
+    """Whether one agent alone can hold a canary in a run: who else takes part tells of others."""
     of_cohorts = (g for g in _contributions(traces) if g.cohort is not None)
     return any(g.drawn.scheme == Scheme.FIXED for g in of_cohorts)
 
@@ -347,11 +334,7 @@ def _contributions(traces: AlgorithmTrace) -> list[Contributions]:
 
 
 def reason_against(traces: AlgorithmTrace) -> str:
-    """Why no canary that is all data of an agent can be scored in such a run; empty if it can.
-
-    Args:
-        traces: of the run.
-    """
+    """Why no canary that is all data of an agent can be scored in such a run; empty if it can."""
     for part in (traces.start, *(one for one, _ in traces.rounds)):
         groups = [g for g in part.groups if isinstance(g, Contributions)]
         if any(g.blame is not None for g in groups):

@@ -45,9 +45,7 @@ _MOST_LAGS = 100
 def canary_checks(noise: Sequence[CanaryNoise], *, replace: bool) -> list[Check]:
     """Absent canaries, clipping and independence, in this order; none of a game without scores.
 
-    Args:
-        noise: as `play` returns it.
-        replace: whether the game is +u against -u.
+    The noise is what `play` returns; `replace` is the game of +u against -u.
     """
     if not noise:
         return []
@@ -57,9 +55,7 @@ def canary_checks(noise: Sequence[CanaryNoise], *, replace: bool) -> list[Check]
 def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
     """Test scores of canaries where they are in no batch against the declared noise.
 
-    Args:
-        noise: by adversary.
-        replace: whether the game is +u against -u.
+    The noise is by adversary; `replace` is the game of +u against -u.
     """
     found, values = Finding(), 0
     for of in noise:
@@ -81,11 +77,7 @@ def absent_check(noise: Sequence[CanaryNoise], *, replace: bool) -> Check:
 
 
 def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
-    """Test that a canary adds what clipping leaves of it, whatever its norm.
-
-    Args:
-        noise: by adversary.
-    """
+    """Test that a canary adds what clipping leaves of it, whatever its norm."""
     found, values, longest = Finding(), 0, 1.0
     for of in noise:
         there = np.isfinite(of.standard) & (of.part != 0)
@@ -112,11 +104,7 @@ def clipping_check(noise: Sequence[CanaryNoise]) -> Check:
 
 
 def independence_check(noise: Sequence[CanaryNoise]) -> Check:
-    """Test that canaries' scores do not go together between hosts or rounds.
-
-    Args:
-        noise: by adversary.
-    """
+    """Test that canaries' scores do not go together between hosts or rounds."""
     found, pairs = Finding(), 0
     # Hosts of one run in pairs, rounds at each lag, and all scores together.
     for of in noise:

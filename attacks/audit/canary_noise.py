@@ -94,11 +94,7 @@ class ObservedNoise(NamedTuple):
 
 
 def gathered(runs: Sequence[Mapping[str, Sequence[Residue]]]) -> list[CanaryNoise]:
-    """Residues of all runs, stacked by adversary and number of batch.
-
-    Args:
-        runs: by adversary, those of each run.
-    """
+    """Residues of all runs, stacked by adversary and number of batch."""
     found = []
     for name in sorted({name for run in runs for name in run}):
         every = [(number, one) for number, run in enumerate(runs) for one in run.get(name, [])]
@@ -132,10 +128,7 @@ def _stacked(name: str, chosen: Sequence[tuple[int, Residue]]) -> CanaryNoise:
 
 
 def of_renewed_size(of: CanaryNoise) -> Array:
-    """The draws z, their size and their mean in each batch exchanged for fresh ones.
-
-    Args:
-        of: one adversary's.
+    """One adversary's draws z, their size and their mean in each batch exchanged for fresh ones.
 
     Returns:
         (H, T, n): of each host and round those in the batch by sign and those that are not, each
@@ -160,10 +153,7 @@ def of_renewed_size(of: CanaryNoise) -> Array:
 
 
 def of_observed_size(of: CanaryNoise) -> Array:
-    """The draws z of canaries in the batch, sized by those that are not in it.
-
-    Args:
-        of: one adversary's.
+    """One adversary's draws z of canaries in the batch, sized by those that are not in it.
 
     Returns:
         (H, T, n): of each host and round the squares of those in the batch, held against those of

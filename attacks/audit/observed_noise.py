@@ -38,8 +38,7 @@ _NEARLY = 0.999  # square of a correlation
 def heard_check(heard: Sequence[ObservedNoise]) -> Check:
     """Test all that was heard of whole runs against the declared noise over agents and rounds.
 
-    Args:
-        heard: of each run and adversary; runs of one adversary are tested together.
+    Runs of one adversary are tested together.
     """
     found, values, along, lagged = Finding(), 0, 0, (0, 0)
     for of in _joined(heard):

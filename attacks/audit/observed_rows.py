@@ -181,9 +181,7 @@ class ObservedRows:
     def unexplained(self, happened: HappenedRound, project: Projected) -> np.ndarray:
         """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
 
-        Args:
-            happened: the round.
-            project: what to look at of (rows, D) values.
+        What is looked at of (rows, D) values is what `project` makes of them.
         """
         messages, after = happened.messages, happened.after
         parts = [project(messages[i].rows, at) for i, at in self._messages]

@@ -92,9 +92,7 @@ def log_ratio(
 ) -> Array:
     """(n,) log-likelihood ratios of "there" against "not there", or of +u against -u, in nats.
 
-    Args:
-        strength, s, v, q, together: as of `log_moved`.
-        replace: whether the game is +u against -u.
+    The arguments are those of `log_moved`; `replace` is the game of +u against -u.
     """
     moved = log_moved(strength, s, v, q=q, together=together)
     return moved - log_moved(strength, -s, v, q=q, together=together) if replace else moved
@@ -103,9 +101,7 @@ def log_ratio(
 def decided(shown: Array, whole: Array, *, q: float, replace: bool, together: int = 1) -> Array:
     """(n,) ratios where the noise cancels: shown is the whole canary, its opposite, or nothing.
 
-    Args:
-        shown, whole: (K, n) what is seen without noise, and what canaries add to it.
-        q, replace, together: as of `log_ratio`.
+    Both `shown` and `whole` are (K, n): what is seen without noise, and what canaries add to it.
     """
     at = np.abs(whole).argmax(axis=0), np.arange(whole.shape[1])
     share = np.divide(shown[at], whole[at], out=np.full(len(at[1]), math.nan), where=whole[at] != 0)

@@ -133,10 +133,7 @@ class MatchedFilter:
     def add(self, happened: HappenedRound, contributed: Array, project: Projected) -> None:
         """Take in a round.
 
-        Args:
-            happened: what happened.
-            contributed: (contributions, n) what everybody's contributions were.
-            project: onto the directions.
+        What everybody contributed is (contributions, n), and `project` is onto the directions.
         """
         part = self._part(happened.trace)
         left, known = self._less_known(part, happened, contributed, project)

@@ -112,9 +112,7 @@ class Errors(NamedTuple):
 def errors_at_zero(guesses: Guesses, *, among: NDArray[np.intp] | None = None) -> Errors:
     """Count errors of "in" above ratio 0 and "out" below; a ratio of 0 is an error either way.
 
-    Args:
-        guesses: (m,) scores and coins.
-        among: indices of the canaries that are guessed; all of them by default.
+    Guessed are all of the canaries, or those at the indices `among`.
     """
     chosen = slice(None) if among is None else among
     scores, included = guesses.scores[chosen], guesses.included[chosen]

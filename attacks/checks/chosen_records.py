@@ -61,11 +61,9 @@ class Chosen:
 def choose_records(
     run: WatchedRun, *, each: int, made: int, generator: np.random.Generator
 ) -> Chosen:
-    """Choose records of every agent.
+    """Choose `each` real records of every agent, half of them with the largest gradients.
 
-    Args:
-        each: how many real records of an agent, half of them with the largest gradients.
-        generator: picks the others, and what records are made of.
+    The generator picks the others, and what records are made of.
     """
     oracle = Oracle(run.setting.task or run.setting.model)
     found = next(filter(None, map(_first_call, run.rounds[1:] or run.rounds)), None)

@@ -56,11 +56,9 @@ def in_one_state(stand_ins: Mapping[Place, Any], *, seeds: Sequence[int]) -> Ite
 
 @contextlib.contextmanager
 def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
-    """Everything in one state; of real entropy the clocks alone.
+    """Everything in one state; of real entropy, where there is no seed, the clocks alone.
 
-    Args:
-        namespace: of the user's function, where it is in no module.
-        seed: of the stream that is served as the system's entropy; real entropy when None.
+    The namespace is that of the user's function, where it is in no module.
     """
     stream = np.random.default_rng(random.SystemRandom().getrandbits(64) if seed is None else seed)
     stand_ins = dict(_stand_ins(stream))

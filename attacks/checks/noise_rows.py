@@ -222,11 +222,9 @@ _FEW = 64  # values of which no shape is asked
 
 
 def note_shape(found: Finding, values: NDArray[np.float64], what: str) -> None:
-    """Note the counts of all values, and the largest.
+    """Note the counts of all values, independent and of unit variance, and the largest.
 
-    Args:
-        values: independent, of unit variance; any shape.
-        what: the values in words, as in "the noise of every message model".
+    The words of `what` are as in "the noise of every message model".
     """
     N = values.size
     if N < _FEW:
@@ -278,11 +276,7 @@ _FEW_COORDINATES = 8  # coordinates of which no lag and no count says anything
 
 
 def note_coordinates(found: Finding, values: NDArray[np.float64], names: list[str]) -> None:
-    """Note the tests of every row.
-
-    Args:
-        values: (n, D) rows of unit variance.
-    """
+    """Note the tests of every row of (n, D) values of unit variance."""
     if values.shape[1] < _FEW_COORDINATES:
         return
     for start in range(0, len(values), _ROWS_AT_ONCE):

@@ -65,13 +65,7 @@ def note_values(
     parts: Sequence[Part],
     what: str,
 ) -> None:
-    """Note how many sizes are equal.
-
-    Args:
-        rows: (n, D) numbers as they were made, in the precision of the run.
-        parts: the tensors of a row.
-        what: all of it in words.
-    """
+    """Note how many sizes are equal of (n, D) numbers, as made in the precision of the run."""
     step = max(1, -(-rows.size // _MOST_VALUES))
     rows, names = rows[::step], list(names)[::step]
     n, D = rows.shape
@@ -227,8 +221,7 @@ def stream_check(
 ) -> Check:
     """Draw the noise of the planned rounds, and look for noise that is not new or not right.
 
-    Args:
-        generator: chooses rounds where not all are run.
+    The generator chooses rounds where not all are run.
     """
     run = _Run(setting, bound, traces, randomness)
     made, broken = _bare(run, generator)

@@ -418,11 +418,8 @@ def influence(
 ) -> np.ndarray:
     """(R, width) what rows of the trace change by, where some groups of columns change.
 
-    Args:
-        rows: over the columns of the round.
-        starts: of each group its first column.
-        differences: of each group (columns, D).
-        width: D of the rows' block.
+    Rows are over the columns of the round; each group has its first column and a difference
+    (columns, D), where D is `width`.
     """
     total = np.zeros((rows.shape[0], width))
     for start, values in zip(starts, differences, strict=True):

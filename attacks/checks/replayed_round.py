@@ -334,12 +334,7 @@ class Judge:
         return self._watched.recorded.contributions
 
     def verdict(self, found: Differences, changed: frozenset[int]) -> Verdict:
-        """Judge one replay.
-
-        Args:
-            found: how it differs from the first run.
-            changed: the agents of which one record was changed.
-        """
+        """Judge one replay, in which one record of each of the `changed` agents was changed."""
         share, compared = 0.0, 0
         for fault, agent, part, count in self._parts(found, changed):
             share, compared = max(share, part), compared + count

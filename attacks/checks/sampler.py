@@ -231,11 +231,7 @@ def sampler_check(run: WatchedRun) -> Check:
 
 
 def test_batches(found: Finding, every: Sequence[Batches]) -> None:
-    """Note all tests of batches, whoever drew them.
-
-    Args:
-        every: one for each call of a round.
-    """
+    """Note all tests of batches, whoever drew them, one for each call of a round."""
     for batches in every:
         _test_counts(found, batches)
         if 0 < batches.rate < 1:

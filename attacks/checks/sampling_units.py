@@ -95,8 +95,7 @@ def test_turns(
 ) -> None:
     """Note all tests of the batches of one call of `draw` in turns.
 
-    Args:
-        members: for each agent (T, n) whether a record took part in a round, from round 1 on.
+    For each agent `members` are (T, n): whether a record took part in a round, from round 1 on.
     """
     for agent, of in enumerate(members):
         who, rounds = f"of agent {agent} (call {call})", np.arange(1, len(of) + 1)

@@ -88,8 +88,7 @@ def _told_first(place: Place) -> Any:
 def _held(entropy: _Entropy | None) -> Iterator[None]:
     """For this thread alone one clock, process, host and state of every global generator.
 
-    Args:
-        entropy: in place of the system's; None leaves that.
+    The entropy is in place of the system's; None leaves that.
     """
     mine = threading.get_ident()
 
@@ -165,8 +164,7 @@ def _made(
 ) -> _Made:
     """A new engine of such entropy, and all that it draws.
 
-    Args:
-        rounds: of batches and cohorts; as many as tell one coin from another when None.
+    Without a number of rounds it is as many as tell one coin from another.
     """
     with _held(entropy):
         engine = bare_engine(run.setting, run.bound, width=_WIDTH, scripts=traces.scripts)

@@ -93,11 +93,9 @@ def bare_engine(
     randomness: SecretRandomness | None = None,
     scripts: Scripts | None = None,
 ) -> Engine:
-    """The engine of a bare run, which has not begun.
+    """The engine of a bare run of W coordinates a block, which has not begun.
 
-    Args:
-        width: W, coordinates of each block.
-        randomness: of the run; of the system's entropy when None.
+    It has the system's entropy where no randomness is given.
     """
     blocks = len(setting.task.dimensions) if setting.task else 1
     empty = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
@@ -251,11 +249,9 @@ class WatchedRun:
         return next((watched.mismatch for watched in self.rounds if watched.mismatch), "")
 
     def again(self, engine: Engine, watched: WatchedRound, *, recorded: Recorded) -> None:
-        """Make a watched round again, from the state that it began with.
+        """Make a watched round again, from the state that it began with; it fills `recorded`.
 
-        Args:
-            engine: of the same algorithm, on as many agents.
-            recorded: filled by the round.
+        The engine is of the same algorithm, on as many agents.
         """
         if not watched.number:
             engine.state = None  # so that it draws the noise of the first start
@@ -414,11 +410,9 @@ def affordable_rounds(rounds: int, traces: AlgorithmTrace) -> int:
 def chosen_rounds(
     rounds: int, *, planned: int, generator: np.random.Generator | None = None
 ) -> list[int]:
-    """Which rounds are watched: the first two and the last if so many, and others by chance.
+    """Which of the planned rounds, from 1 on, are watched: the first two and the last if so many.
 
-    Args:
-        planned: of how many, numbered from 1.
-        generator: of the system's entropy when None.
+    Others are chosen by chance, of the system's entropy where there is no generator.
     """
     within("rounds", rounds, "[1, inf)")
     if rounds >= planned:

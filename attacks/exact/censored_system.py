@@ -268,11 +268,7 @@ def search(
 def bounded(normal: Tensor, right: Tensor, *, low: Tensor, high: Tensor) -> Tensor | None:
     """The s (N,) in [low, high] with least s' normal s / 2 - s' right, by a few active sets.
 
-    Args:
-        normal: (N, N), positive definite but for rounding.
-        right: (N,).
-        low: (N,) at most 0.
-        high: (N,) at least 0.
+    The (N, N) `normal` is positive definite but for rounding; `low` <= 0 <= `high`, each (N,).
     """
     free, step = torch.ones_like(right, dtype=torch.bool), torch.zeros_like(right)
     for _ in range(8):

@@ -403,11 +403,8 @@ def shares_of(problem: Problem, inputs: Tensor, rows: Tensor) -> Tensor:
     """(F,) factors of records under the declared loss, 1 where they are not seen.
 
     Taking a record's outer product d [x, 1]^T w times from a first layer's gradient J lowers its
-    rank where 1 / w = [x, 1] J^+ d, whatever the others are.
-
-    Args:
-        inputs: (F, *shape) records of the batch.
-        rows: (F, D) their gradients under the declared loss.
+    rank where 1 / w = [x, 1] J^+ d, whatever the others are. Of the F records `inputs`, `rows` are
+    the (F, D) gradients under the declared loss.
     """
     seen, ones = problem.observation, inputs.new_ones(len(inputs))
     if (name := _layer(problem)) is None:

@@ -76,11 +76,8 @@ def last_patterns(
 ) -> Tensor:
     """(F, m) patterns that the missing records may have, F = 0 where none or more than two miss.
 
-    Args:
-        spaces: of one intercept.
-        directions: of all records but one or two.
-        low: (n,) least inputs.
-        span: (n,) of the inputs.
+    Spaces are of one intercept, directions of all records but one or two; (n,) least inputs and
+    their (n,) span are the box.
     """
     records, nothing = len(spaces.values), torch.zeros(0, len(spaces.left), dtype=torch.bool)
     missing = records - len(directions)
@@ -320,10 +317,7 @@ def _is_new(direction: Direction, found: Sequence[Direction]) -> bool:
 def resting_chances(weight: Tensor, low: Tensor, span: Tensor) -> Tensor:
     """(m,) how likely h = W x + b <= 0 is, of records about the middle of the box.
 
-    Args:
-        weight: (m, n + 1) [W, b].
-        low: (n,) least inputs.
-        span: (n,) of the inputs.
+    The weight is (m, n + 1) [W, b]; the box is (n,) least inputs, and their (n,) span.
     """
     middle = weight[:, :-1] @ (low + span / 2) + weight[:, -1]
     spread = 0.25 * torch.linalg.vector_norm(weight[:, :-1] * span, dim=1)

@@ -69,10 +69,7 @@ def find_relu_layers(
 ) -> ReluLayers | None:
     """The first two parametrised layers, if probes show the input, and a ReLU between them.
 
-    Args:
-        model: any network.
-        flat: (D,) its parameters.
-        input_shape: of one record.
+    The parameters are (D,), and the input's shape is that of one record.
     """
     own = [
         (name, module)
@@ -110,10 +107,7 @@ def find_relu_layers(
 def measure_spaces(seen: Observation, model: nn.Module, layers: ReluLayers) -> ReluSpaces | None:
     """Column and row spaces of both layers' gradients, None where the rank is not B.
 
-    Args:
-        seen: one intercept without noise.
-        model: network it was taken of.
-        layers: as `find_relu_layers` names them.
+    They are of one intercept without noise, of a model whose layers `find_relu_layers` names.
     """
     gradients = unflatten(model, seen.gradient[0].double())
     values = unflatten(model, seen.points[0, 0].double())
@@ -194,9 +188,7 @@ class Image:
 def find_direction(spaces: ReluSpaces, pattern: Tensor) -> Direction | None:
     """The direction of a pattern, None where the pattern has none or leaves several open.
 
-    Args:
-        spaces: of one intercept.
-        pattern: (m,) True where active.
+    The pattern (m,) is True where active, and the spaces are those of one intercept.
     """
     # The null vector (q, f) of U q = 0 where inactive and U q = V^T R f where active.
     records = len(spaces.values)
@@ -229,9 +221,7 @@ def find_direction(spaces: ReluSpaces, pattern: Tensor) -> Direction | None:
 def find_images(spaces: ReluSpaces, directions: Sequence[Direction]) -> list[Image | None]:
     """The image of each direction, None where only all records together would give it.
 
-    Args:
-        spaces: of one intercept.
-        directions: of distinct patterns.
+    Directions are of distinct patterns, and the spaces those of one intercept.
     """
     if len(directions) == len(spaces.values):
         together = _all_images(spaces, directions)

@@ -186,9 +186,6 @@ class Equations:
     def combined(self, targets: Sequence[Target]) -> list[Target]:
         """What is told of targets of one batch together, where none of them is told alone.
 
-        Args:
-            targets: that no equation singles out.
-
         Returns:
             A target for each batch of which exactly one combination of all its targets is told.
         """

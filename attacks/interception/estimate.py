@@ -117,12 +117,8 @@ def drift_of(system: Equations, victim: Series, weights: Weights, *, scale: floa
 
     The adversary's own gradients of the same rounds stand in for each other agent's, under signs
     that are drawn: alike in the first two samples, as data of one distribution add up, at random in
-    the others.
-
-    Args:
-        system: of an adversary that has gradients of its own.
-        weights: of `slow_weights`.
-        scale: units of the estimate over those of the equations.
+    the others. The weights are of `slow_weights`, the scale is units of the estimate over those of
+    the equations.
     """
     hidden, E, unknown, noise = system.seen()
     # How much of each column is in the estimate.

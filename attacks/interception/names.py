@@ -56,13 +56,7 @@ def what_was_found(stage: str, error: float, blind: float, threshold: float = 0.
 
 
 def found_in_all(each: Sequence[str], error: float, blind: float) -> str:
-    """The same of several records, by their mean errors.
-
-    Args:
-        each: what was found of each, as `what_was_found` says it.
-        error: mean.
-        blind: mean, of the blind guess.
-    """
+    """The same of several records, of each of which `what_was_found` is given, by mean errors."""
     rebuilt = sum(one.startswith("rebuilt") for one in each)
     if rebuilt:
         return f"{rebuilt} of {len(each)} rebuilt"

@@ -48,11 +48,7 @@ class Pool:
     always: Sequence[Held]
 
     def shards(self, included: Coins) -> list[Held]:
-        """What every agent holds where those records at stake are in.
-
-        Args:
-            included: (C,).
-        """
+        """What every agent holds where those (C,) records at stake are in."""
         held = []
         for agent, kept in enumerate(self.always):
             mine = torch.from_numpy(np.flatnonzero(included & (self.owners == agent)))

@@ -149,13 +149,7 @@ def decoded(units: Tensor, columns: Sequence[TableColumn]) -> Tensor:
 def column_scores(
     columns: Sequence[TableColumn], truth: Tensor, guess: Tensor
 ) -> list[ColumnScores]:
-    """Scores of each column.
-
-    Args:
-        columns: of the records.
-        truth: (N, D) records on the unit box.
-        guess: (N, D) what was rebuilt of each, not decoded.
-    """
+    """Scores of each column, of (N, D) true records and guesses, not decoded, on the unit box."""
     best, found = decoded(guess, columns), []
     for column in columns:
         at = slice(column.start, column.start + column.width)
@@ -209,10 +203,8 @@ def column_gains(
 ) -> list[ColumnGain]:
     """How each column was read, beside its usual value; records that were planted one by one.
 
-    Args:
-        truth: (N, D) records on the unit box.
-        guess: (N, D) what was rebuilt of each, not decoded.
-        usual: (N, D) the usual record, N times.
+    All of them are (N, D) on the unit box: the truth, what was rebuilt of each, not decoded, and
+    the usual record N times.
     """
     found, right = [], decoded(truth, columns)
     ours, theirs = ((decoded(one, columns) - right).abs() for one in (guess, usual))

@@ -140,12 +140,7 @@ def detectability(
 def spectral_sentence(
     spectra: Sequence[LayerSpectrum], *, false_positive_rate: float = FALSE_ALARM_RATE
 ) -> str:
-    """What the spectra say, in a sentence; never that nothing leaks.
-
-    Args:
-        spectra: of `detectability`.
-        false_positive_rate: the one they were made with.
-    """
+    """What spectra of `detectability`, of that rate, say in words; never that nothing leaks."""
     if not spectra:
         return "Not examined spectrally: the network has no linear or convolutional layer."
     strongest = max(spectra, key=lambda found: (found.strength, len(found.above)))
@@ -454,13 +449,7 @@ def _score_of(data: Dataset, pairs: Sequence[tuple[Tensor, Tensor]]) -> Scores:
 
 
 def score_each(truth: Tensor, guess: Tensor, *, convention: Convention = ORDINARY) -> Scores:
-    """Scores of images that are paired already.
-
-    Args:
-        truth: (N, *shape) images in [0, 1].
-        guess: (N, *shape) their reconstructions.
-        convention: scale of the scores.
-    """
+    """Scores of images (N, *shape) in [0, 1], paired already, on the scale of a convention."""
     return _score([(t[None], g[None]) for t, g in zip(truth, guess, strict=True)], convention)
 
 

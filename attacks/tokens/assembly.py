@@ -236,11 +236,7 @@ class Assembly:
         return list(found)
 
     def search(self, starts: Sequence[Tensor]) -> list[Tensor]:
-        """Records that pass every test, at most B different ones.
-
-        Args:
-            starts: (L,) records that are tried first.
-        """
+        """Records that pass every test, at most B different ones; `starts` (L,) are tried first."""
         found: list[Tensor] = []
         waiting = list(starts)
         for _ in range(_STARTS * self.records):

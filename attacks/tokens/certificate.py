@@ -120,10 +120,8 @@ def certified(
 ) -> Certificate:
     """Try the batches that differ least from one that explains a gradient.
 
-    Args:
-        held: tokens that are possible, by position.
-        vocabulary: number V of all tokens.
-        generator: chooses which are tried, where there are too many.
+    By position `held` has the tokens that are possible, of V in all. Where there are too many
+    batches, the generator chooses which are tried.
     """
     limit, length = _APART * max(batch.residual, _LEAST), batch.tokens.shape[1]
     kinds = (

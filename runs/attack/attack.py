@@ -197,8 +197,7 @@ def _attack_run(
 def attack_as_asked(folder: Path, overrides: Sequence[str] = ()) -> Attack | None:
     """The finished attack on a run that was asked the same; None where there is none.
 
-    Args:
-        overrides: as of `attack_run`.
+    The overrides are those of `attack_run`.
 
     Raises:
         ValueError: it cannot be read.
@@ -294,10 +293,7 @@ def _attacked(
 ) -> Callable[[], Scenario]:
     """Attack one point; what is returned writes its pictures, and is its entry.
 
-    Args:
-        place: of the attack, which was begun there.
-        tick: called with words after each search.
-        tests: how many bounds are tested at once.
+    After each search `tick` is called with words; `tests` bounds are tested at once.
     """
     # The planted records under every protection, by one preset at one point.
     public, batch = planted.public, config.attack.batch

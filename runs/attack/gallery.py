@@ -56,12 +56,7 @@ def save_gallery(path: Path, rows: Sequence[Row]) -> None:
 
 
 def save_picture(path: Path, pixels: Tensor) -> None:
-    """Write the (channels, height, width) pixels of a record, in [0, 1], as a PNG file.
-
-    Args:
-        path: the file; what was there is written anew.
-        pixels: with 1 or 3 channels.
-    """
+    """Write the (1 or 3, height, width) pixels of a record, in [0, 1], as a PNG file, anew."""
     from PIL import Image
 
     levels = (pixels.permute(1, 2, 0) * 255.0).round().to(torch.uint8).numpy()

@@ -319,12 +319,10 @@ _NAMED = 4  # records that a refusal lists
 def candidates_of(
     known: Records, *, to_inputs: Callable[[Tensor], Tensor], classes: int, seed: int
 ) -> Candidates:
-    """Records as candidates: at most 2,000 of them, a random part where there are more.
+    """Records as candidates: at most 2,000 of them, a random part by the seed where there are more.
 
-    Args:
-        to_inputs: (N, *shape) numbers on the unit box as inputs of the network.
-        classes: number of classes; each is tried of records whose label is not known.
-        seed: decides which part.
+    The function makes (N, *shape) numbers on the unit box inputs of the network; each of the
+    classes is tried of records whose label is not known.
     """
     each = 1 if known.labels is not None else classes
     order = torch.randperm(len(known.pixels), generator=torch.Generator().manual_seed(seed))

@@ -158,8 +158,7 @@ def _attacked(
 def contradictions(found: Sequence[AttackedCombination]) -> list[str]:
     """A sentence for each attack that rebuilt more than the proof allows, fresh or kept.
 
-    Args:
-        found: as `attack_sweep` returns it.
+    The argument is what `attack_sweep` returns.
     """
     told = []
     for attacked_combination in found:

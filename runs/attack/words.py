@@ -200,11 +200,7 @@ def _scored(found: GradientAttack, scores: TruthScores) -> str:
 
 
 def summary_lines(found: GradientAttack, out: Path) -> list[str]:
-    """What an attack on a file of gradients found, in lines for people.
-
-    Args:
-        found: what `attack_gradients` returned.
-    """
+    """What `attack_gradients` found in a file of gradients, in lines for people."""
     # The record of the truth that each one is nearest to.
     of: dict[int, str] = {}
     if (scores := found.scores) is not None:
@@ -277,9 +273,6 @@ def _decibel(value: float) -> str:
 
 def doubts(posed: Posed) -> list[str]:
     """What speaks against the gradient being that of a mean cross-entropy at these parameters.
-
-    Args:
-        posed: as `build_problem` returns it.
 
     Returns:
         Sentences, none where nothing does.
