@@ -207,13 +207,9 @@ def test_everything_that_tests_need_is_pinned():
 # The first versions without a known advisory that was mended. torch 2.11 is what the GPU runs have,
 # and the advisories of 2.10 and earlier name no version that mends them.
 LEAST = {
-    "jinja2": "3.1.6",
-    "pillow": "12.3",
-    "torch": "2.11",
-    "distributed": "2026.1",
-    "ray": "2.52",
+    "jinja2": "3.1.6", "pillow": "12.3", "torch": "2.11", "distributed": "2026.1", "ray": "2.52",
     "pyarrow": "23.0.1",
-}
+}  # fmt: skip
 
 
 def test_no_version_with_a_known_advisory_may_be_installed():

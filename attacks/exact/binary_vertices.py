@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
+from ..problem.columns import FAR_OUT
 from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem
 
@@ -103,13 +104,16 @@ def signs_of_input(
 def _is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:
-    """Whether the layer's input is the flattened record, seen on a probe."""
+    """Whether the layer's input is the flattened record, also far out, where others are cut."""
     count = math.prod(input_shape)
     if layer.in_features != count:
         return False
-    probe = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
-    fed = fed_to(model, flat, probe, [layer])
-    return len(fed) == 1 and torch.equal(fed[0].reshape(-1), probe.reshape(-1))
+    near = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
+    for probe in (near, FAR_OUT * near):
+        fed = fed_to(model, flat, probe, [layer])
+        if len(fed) != 1 or not torch.equal(fed[0].reshape(-1), probe.reshape(-1)):
+            return False
+    return True
 
 
 def fed_to(

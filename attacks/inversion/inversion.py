@@ -34,7 +34,7 @@ from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.columns import columns_of
+from ..problem.columns import Behind, columns_of
 from ..problem.labels import (
     last_layer,
     likeliest_label,
@@ -247,7 +247,8 @@ def reconstruct(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
         )
-    columns = columns_of(model, tuple(input_shape), observation.points[0, 0], bounds=bounds)
+    inner, point = isinstance(model, Behind), observation.points[0, 0]
+    columns = None if inner else columns_of(model, tuple(input_shape), point, bounds=bounds)
     if columns is not None:
         low, high = columns.bounds(*bounds)
         rest, behind = columns.behind(observation, model)
@@ -267,7 +268,7 @@ def reconstruct(
             loss=rebuilt.loss if all(right) else None,
             stage=rebuilt.stage if sure else "optimisation",
         )
-    if len(input_shape) == 1 and token_table(model, input_shape) is not None:
+    if len(input_shape) == 1 and not inner and token_table(model, input_shape) is not None:
         raise InputError(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"

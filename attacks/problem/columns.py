@@ -28,6 +28,8 @@ from ...training.models.parameters import frozen_as_buffers, unflatten
 from .observation import HOST, Observation
 
 _MOST_CODES = 20_000  # rows of all tables, each of which is fed once
+FAR_OUT = 1e3
+"""How far a network has to take numbers as they are, so that no record was cut."""
 _MOST = 2_000  # columns, each of which is tried by itself
 _FAITHFUL = 1e-2  # share of the distance of two codes that a record may be off
 _LEAST = 1e-3  # width of the range of what no record moves
@@ -65,6 +67,19 @@ class Columns:
                 h += code[column.round().long().clamp(0, n - 1)]
         return h
 
+    def records(self, h: Tensor) -> Tensor:
+        """(..., F) of (..., H): numbers by their share of h, categories by the nearest code."""
+        rest, found = h - self.base.to(h), list[Tensor]()
+        for j, code in enumerate(self.codes):
+            code = code.to(h)
+            if self.sizes[j]:
+                own = (code != code[0]).any(dim=0)
+                far = (rest[..., None, own] - code[:, own]).square().sum(dim=-1)
+                found.append(far.argmin(dim=-1).to(h))
+            else:
+                found.append(rest @ code[0] / code[0].square().sum())
+        return torch.stack(found, dim=-1)
+
     def bounds(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """(low, high) of h, (H,) each, of bounds of the columns that are numbers."""
         ends = torch.stack([low, high]).to(self.base).reshape(2, -1).expand(2, len(self.sizes))
@@ -79,11 +94,10 @@ class Columns:
         self, h: Tensor, observation: Observation, model: nn.Module
     ) -> tuple[Tensor, list[bool]]:
         """(B, F) records of (B, H), and of which of them h is right but for rounding."""
-        rest, records = h.to(self.base) - self.base, h.new_zeros(len(h), len(self.codes))
+        rest, records = h.to(self.base) - self.base, self.records(h)
         parts, right = unflatten(model, observation.gradient), h.new_ones(len(h)).bool()
         for j, (code, table) in enumerate(zip(self.codes, self.tables, strict=True)):
             if table is None:
-                records[:, j] = rest @ code[0] / code[0].square().sum()
                 continue
             own, may = (code != code[0]).any(dim=0), torch.ones(len(code)).bool()
             name, first = table
@@ -118,7 +132,7 @@ class Columns:
             gradient=observation.gradient[:, chosen],
             points=observation.points[..., chosen],
             shown=None if shown is None else shown[chosen],
-        ), Behind(inner, layer=self.layer, columns=len(self.codes), dtype=self.dtype)
+        ), Behind(inner, self)
 
 
 class _Fed(nn.Module):
@@ -133,17 +147,19 @@ class _Fed(nn.Module):
 
 
 class Behind(nn.Module):
-    """A network of what a layer of another is fed."""
+    """A network of what a layer of another is fed; what passes by that layer is read off it."""
 
-    def __init__(self, inner: nn.Module, *, layer: str, columns: int, dtype: torch.dtype) -> None:
+    def __init__(self, inner: nn.Module, columns: Columns) -> None:
         super().__init__()
-        self.inner, self.at, self.columns, self.dtype = inner, layer, columns, dtype
+        self.inner, self.columns = inner, columns
 
     def forward(self, h: Tensor) -> Any:
         """The outputs of (B, H)."""
-        self.inner.get_submodule(self.at).fed = h
-        zeros = h.new_zeros(len(h), self.columns)
-        return self.inner(zeros if self.dtype.is_floating_point else zeros.long())
+        self.inner.get_submodule(self.columns.layer).fed = h
+        records = self.columns.records(h)
+        return self.inner(
+            records if self.columns.dtype.is_floating_point else records.round().long()
+        )
 
 
 def columns_of(
@@ -189,10 +205,12 @@ def columns_of(
     for whole in (_rounded in model._forward_pre_hooks.values(), True):
         run = _Front(model, held, whole=whole)
         with suppress(Exception):  # a model of whole numbers may raise anything of others
-            zeros, ones = (run(torch.full((1, f), v).to(like))[0] for v in (0.0, 1.0))
+            run(torch.zeros(1, f).to(like))
+            zeros = run.looked
+            run(torch.ones(1, f).to(like))
             places = [
                 (name, int(place))
-                for (name, _, one), (_, _, two) in zip(zeros, ones, strict=True)
+                for (name, _, one), (_, _, two) in zip(zeros, run.looked, strict=True)
                 for place in one[one != two]
             ]
             if not places or (len(places) == f and len(set(places)) == 1):  # or a text
@@ -210,10 +228,6 @@ def _rounded(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (args[0].round().long(), *args[1:])
 
 
-class _Reached(Exception):
-    """Raised where the first linear layer is fed."""
-
-
 class _Front:
     """What a network looks up in its tables, and feeds its first linear layer, of records."""
 
@@ -222,17 +236,16 @@ class _Front:
         self.looked = list[tuple[str, int, Tensor]]()
 
     @torch.no_grad()
-    def __call__(self, records: Tensor) -> tuple[list[tuple[str, int, Tensor]], Tensor, str]:
-        looked, fed = list[tuple[str, int, Tensor]](), list[tuple[Tensor, str]]()
-        self.looked = looked
+    def __call__(self, records: Tensor) -> dict[str, Tensor]:
+        """(B, H) that each linear layer is fed at first, by its name, as far as it is a vector."""
+        fed, self.looked = dict[str, Tensor](), list[tuple[str, int, Tensor]]()
 
         def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
             def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
                 if isinstance(module, nn.Embedding):
-                    looked.append((f"{name}.weight", module.num_embeddings, args[0]))
-                else:
-                    fed.append((args[0].clone(), name))
-                    raise _Reached
+                    self.looked.append((f"{name}.weight", module.num_embeddings, args[0]))
+                elif args[0].ndim == 2:
+                    fed.setdefault(name, args[0].clone())
 
             return hook
 
@@ -241,22 +254,18 @@ class _Front:
         hooks = [module.register_forward_pre_hook(note(name)) for name, module in at]
         try:
             functional_call(self.model, self.held, (records.long() if self.whole else records,))
-        except _Reached:
-            pass
         finally:
             for hook in hooks:
                 hook.remove()
-        if not fed or fed[0][0].ndim != 2:
-            raise TypeError
-        return looked, *fed[0]
+        return fed
 
 
 def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -> Columns | None:
-    """The columns by what moves with each, where that is all that h is."""
+    """The columns by what moves with each, at the first layer where that is all that h is."""
     eye = torch.eye(f).to(like)
-    looked, h, layer = run(torch.cat([torch.zeros_like(eye[:1]), eye]))
+    fed = run(torch.cat([torch.zeros_like(eye[:1]), eye]))
     at = dict[int, tuple[str, int, int]]()
-    for name, rows, index in looked:
+    for name, rows, index in run.looked:
         if index.ndim == 0 or len(index) != f + 1:
             continue
         for place in index.reshape(f + 1, -1).T:
@@ -270,38 +279,38 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
         sizes[j] = min([k for of, k in firsts if of == name and k > first], default=rows) - first
     if not at or sum(sizes) > _MOST_CODES:
         return None
-    codes = list[Tensor]()
+    records = list[Tensor]()
     for j, n in enumerate(sizes):
-        records = h.new_zeros(max(n, 1), f)
-        records[:, j] = torch.arange(n).to(h) if n else 1.0
-        codes.append(run(records)[1] - h[0])
-    found = Columns(
-        tables=tuple(at[j][:2] if j in at else None for j in range(f)),
-        sizes=tuple(sizes), base=h[0], codes=tuple(codes), layer=layer,
-        dtype=torch.int64 if run.whole else h.dtype,
-    )  # fmt: skip
-    # Each column moves numbers of its own, and they add up, past the range as well.
-    moves = torch.stack([(code != 0).any(dim=0) for code in codes])
-    if bool((moves.sum(dim=0) > 1).any()) or not bool(moves.any(dim=1).all()):
-        return None
-    low, high = (of.to(h).expand(f) for of in bounds)
-    draw, looks = torch.Generator().manual_seed(0), torch.tensor(sizes) > 0
-    drawn = low + (2 * torch.rand(32, f, generator=draw).to(h) - 0.5) * (high - low)
-    tops = torch.tensor(sizes).to(h)
-    drawn = torch.where(looks, (torch.rand(32, f, generator=draw).to(h) * tops).floor(), drawn)
-    drawn = drawn.round() if run.whole else drawn
-    fed, scale = run(drawn)[1], max(float(code.abs().max()) for code in codes)
-    same = torch.allclose(fed, found.fed(drawn), rtol=1e-4, atol=1e-5 * scale)
-    # A category is looked up as itself, and all that is seen of it is its row.
-    between = drawn + 0.5 * (looks & (not run.whole))
-    same = same and torch.equal(run(between)[1], fed)
-    return (
-        found if same and all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at) else None
-    )
+        records.append(eye.new_zeros(max(n, 1), f))
+        records[-1][:, j] = torch.arange(n).to(eye) if n else 1.0
+    every = [run(of) for of in records]
+    # What is drawn lies in the range and past it, and a category is seen by its row alone.
+    low, high = (of.to(eye).expand(f) for of in bounds)
+    draw, tops = torch.Generator().manual_seed(0), torch.tensor(sizes).to(eye)
+    drawn = low + (2 * torch.rand(32, f, generator=draw).to(eye) - 0.5) * (high - low)
+    drawn[::2] *= FAR_OUT
+    rows_drawn = (torch.rand(32, f, generator=draw).to(eye) * tops).floor()
+    drawn = torch.where(tops > 0, rows_drawn, drawn.round() if run.whole else drawn)
+    reached, between = run(drawn), run(drawn + 0.5 * ((tops > 0) & (not run.whole)))
+    itself = all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at)
+    for layer, h in fed.items() if itself else ():
+        found = Columns(
+            tables=tuple(at[j][:2] if j in at else None for j in range(f)),
+            sizes=tuple(sizes), base=h[0], codes=tuple(of[layer] - h[0] for of in every),
+            dtype=torch.int64 if run.whole else h.dtype, layer=layer,
+        )  # fmt: skip
+        # Each column moves numbers of its own, and they add up.
+        moves = torch.stack([(code != 0).any(dim=0) for code in found.codes])
+        alone = not bool((moves.sum(dim=0) > 1).any()) and bool(moves.any(dim=1).all())
+        scale = max(float(code.abs().max()) for code in found.codes)
+        near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
+        if alone and near(reached[layer], found.fed(drawn)):
+            return found if torch.equal(reached[layer], between[layer]) else None
+    return None
 
 
 def _beyond(run: _Front, f: int, j: int, wanted: int, tops: Tensor) -> bool:
-    """Whether the number after a column's last category is looked up as the row after its last."""
+    """Whether the number after the last category of a column is looked up as the next row."""
     with suppress(IndexError):  # there may be no such row
         run(torch.zeros(1, f).to(tops).index_fill(1, torch.tensor([j]), float(tops[j])))
     return any(bool((index == wanted).any()) for _, _, index in run.looked)

@@ -26,13 +26,9 @@ FIRST = {Event(2.0, poisson(0.02)): 1000}
 SECOND = {Event(1.0, poisson(0.01)): 1000}
 EVERY = "eavesdropper"
 OTHER = {
-    "noise_multiplier": 1.0,
-    "multiples": [0.0, 1.0],
-    "probabilities": [0.9, 0.1],
-    "reach": "place",
-    "coin": 1.0,
-    "otherwise": None,
-}
+    "noise_multiplier": 1.0, "multiples": [0.0, 1.0], "probabilities": [0.9, 0.1], "reach": "place",
+    "coin": 1.0, "otherwise": None,
+}  # fmt: skip
 
 
 def run(name: str, events: dict[Event, int], **changed: Any) -> PersonRun:

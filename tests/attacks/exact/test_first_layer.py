@@ -92,9 +92,10 @@ def test_a_gradient_inside_the_noise_gives_nothing():
         nn.Sequential(nn.Conv2d(1, 2, 8), nn.Flatten(), nn.Linear(2, 10)),
         nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16, 10)),
         nn.Sequential(nn.Flatten(), nn.Sigmoid(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Flatten(), nn.Hardtanh(-2, 2), nn.Linear(64, 10)),
         _mlp(bias=False),
     ],
-    ids=["convolution", "pooled", "squashed", "no bias"],
+    ids=["convolution", "pooled", "squashed", "cut", "no bias"],
 )
 def test_other_first_layers_are_left_to_optimisation(model):
     seen = _observe(model, _picture())

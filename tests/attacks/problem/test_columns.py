@@ -86,6 +86,26 @@ def test_categories_and_numbers_are_read_by_algebra(sizes, shared, count):
     assert float(torch.cdist(records.double(), found.inputs.double()).amin(dim=1).max()) < 1e-4
 
 
+class Wide(Shop):
+    """Numbers also go past, into a layer of their own, which may be called before."""
+
+    def __init__(self, *, before: bool) -> None:
+        super().__init__()
+        self.wide, self.before = nn.Linear(4, 3), before
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.wide(x[:, self.rest]) if self.before else 0
+        return super().forward(x) + (first if self.before else self.wide(x[:, self.rest]))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_goes_past_the_layer_is_read_off_it(before):
+    records = _records(SIZES, 2)
+    found = _attack(Wide(before=before), records, torch.tensor([6.0, 1, 4, 1, 1, 1]))
+    assert count_proven([found.stage] * 2) == 2
+    assert float(torch.cdist(records.double(), found.inputs.double()).amin(dim=1).max()) < 1e-4
+
+
 def test_categories_of_one_code_are_not_told_apart():
     model = Shop()
     with torch.no_grad():

@@ -109,16 +109,12 @@ def test_whisper_reproduces_the_reference_file(last_round_shares):
 
 
 GRAPHS = {
-    "one agent": np.ones((1, 1)),
-    "ring of 7": ring(7),
-    "ring of 9, singular": ring(9),
-    "full, singular": np.full((20, 20), 0.05),
-    "star": star(12),
-    "random 20": random_graph(20, 0.2, 1),
-    "random 60": random_graph(60, 0.1, 2),
+    "one agent": np.ones((1, 1)), "ring of 7": ring(7), "ring of 9, singular": ring(9),
+    "full, singular": np.full((20, 20), 0.05), "star": star(12),
+    "random 20": random_graph(20, 0.2, 1), "random 60": random_graph(60, 0.1, 2),
     "no mixing": np.eye(4),
     "asymmetric": np.array([[0.6, 0.4, 0.0], [0.1, 0.5, 0.4], [0.3, 0.1, 0.6]]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("weights", GRAPHS.values(), ids=GRAPHS)

@@ -22,13 +22,9 @@ TRUSTED = "trusted sum over agents"
 COMPRESSED = "functions of gradients"
 LOCAL = "its change over local steps"
 NOT_SINGLED_OUT = {
-    "cdp-dsgd": [TRUSTED],
-    "dp-ftrl": [TRUSTED],
-    "dp-sgda": [TRUSTED],
-    "dp-fedavg": [TRUSTED, LOCAL],
-    "choco-sgd": [COMPRESSED],
-    "porter": [COMPRESSED],
-}
+    "cdp-dsgd": [TRUSTED], "dp-ftrl": [TRUSTED], "dp-sgda": [TRUSTED],
+    "dp-fedavg": [TRUSTED, LOCAL], "choco-sgd": [COMPRESSED], "porter": [COMPRESSED],
+}  # fmt: skip
 CASES = [(name, form) for name, of in ALGORITHMS.items() for form in of.forms]
 # What is asked here is decided by exact stages; the searches of the defended row may end at once.
 PRESET = replace(PRESETS["matched"], adam_steps=1, newton_steps=0, starts=1)
