@@ -26,13 +26,10 @@ from overhear.training.engine.checkpoint import FORMAT, Checkpoint, save_checkpo
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PINNED = {
-    "ledger": (4, "d23ff350fd0caff2"),
-    "person's ledger": ("person-1", "2c2121fc6d832b5f"),
-    "log of releases": ("releases-1", "fc633bcf176867f3"),
-    "checkpoint": ("1", "e263d5829b06b4f7"),
-    "privacy.json": (3, "0631110340b18e7c"),
-    "sources.json": (1, "417b5ab670c3becc"),
-}
+    "ledger": (4, "d23ff350fd0caff2"), "person's ledger": ("person-1", "2c2121fc6d832b5f"),
+    "log of releases": ("releases-1", "fc633bcf176867f3"), "checkpoint": ("1", "e263d5829b06b4f7"),
+    "privacy.json": (3, "0631110340b18e7c"), "sources.json": (1, "417b5ab670c3becc"),
+}  # fmt: skip
 
 
 def digest_of(shape: object) -> str:

@@ -34,7 +34,7 @@ from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.columns import Behind, columns_of
+from ..problem.columns import Behind, behind, columns_of, scaled_of
 from ..problem.labels import (
     last_layer,
     likeliest_label,
@@ -251,10 +251,10 @@ def reconstruct(
     columns = None if inner else columns_of(model, tuple(input_shape), point, bounds=bounds)
     if columns is not None:
         low, high = columns.bounds(*bounds)
-        rest, behind = columns.behind(observation, model)
+        rest, network = behind(columns, observation, model)
         fed = candidates and replace(candidates, inputs=columns.fed(candidates.inputs))
         rebuilt = reconstruct(
-            rest, behind, preset=preset, input_shape=low.shape, classes=classes,
+            rest, network, preset=preset, input_shape=low.shape, classes=classes,
             bounds=(low, high), generator=generator, labels=labels, candidates=fed,
             prior_image=None if prior_image is None else columns.fed(prior_image),
             progress=progress, checkpoint=checkpoint, device=device,
@@ -315,7 +315,7 @@ def reconstruct(
             )
             done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
         else:
-            solved = solve_exactly(problem, generator) if preset.exact else None
+            solved = _exactly(problem, generator) if preset.exact else None
             if isinstance(solved, Found) and solved.rest is not None:
                 found = _complete(problem, solved, solved.rest, generator, progress=progress)
             elif isinstance(solved, Found):
@@ -349,6 +349,29 @@ _ONE_OUTPUT = (
     "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
     "found nothing"
 )
+
+
+def _exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved | None:
+    """By exact stages, also behind what a network does to each number by itself."""
+    solved, seen = solve_exactly(problem, generator), problem.observation
+    if isinstance(solved, Found) or seen.is_noisy or problem.imprints:
+        return solved
+    if seen.points.shape[-1] != seen.gradient.shape[1] or isinstance(problem.model, Behind):
+        return solved
+    front = scaled_of(problem.model, problem.shape, seen.points[0, 0])
+    if front is None:
+        return solved
+    low, high = front.bounds(problem.box.low, problem.box.low + problem.box.span)
+    rest, network = behind(front, seen, problem.model)
+    posed = replace(
+        problem, observation=rest, model=network, shape=tuple(low.shape), prior_image=None,
+        box=build_box((low, high), low.shape, dtype=problem.box.span.dtype),
+    )  # fmt: skip
+    found = solve_exactly(posed, generator)
+    if not isinstance(found, Found) or found.rest is not None:
+        return solved
+    pixels = problem.box.pixels(front.records(posed.box.inputs(found.pixels)))
+    return replace(found, pixels=pixels)
 
 
 def _by_search(

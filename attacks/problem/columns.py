@@ -115,24 +115,61 @@ class Columns:
             right &= least.values < _FAITHFUL * apart
         return records, right.tolist()
 
-    def behind(self, observation: Observation, model: nn.Module) -> tuple[Observation, nn.Module]:
-        """The observation of what is behind the first linear layer's input, and that network."""
-        tables = {of[0] for of in self.tables if of is not None}
-        kept = [name for name, _ in model.named_parameters() if name not in tables]
-        inner = copy.deepcopy(model)
-        for name, value in inner.named_parameters():
-            value.requires_grad_(name in kept)
-        inner = frozen_as_buffers(inner, kept)
-        inner.set_submodule(self.layer, _Fed(inner.get_submodule(self.layer)))
-        held = {name: torch.full(p.shape, name in kept) for name, p in model.named_parameters()}
-        chosen = torch.cat([of.flatten() for of in held.values()])
-        shown = observation.shown
-        return replace(
-            observation,
-            gradient=observation.gradient[:, chosen],
-            points=observation.points[..., chosen],
-            shown=None if shown is None else shown[chosen],
-        ), Behind(inner, self)
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Scaled:
+    """What a network does to each number of a record by itself before its first linear layer.
+
+    Attributes:
+        base, factor: (H,) that layer is fed base + factor * x[column].
+        column: (H,) which number of the record; any where the factor is 0.
+        first: (F,) where each number of the record is fed first.
+        shape: of one record.
+        layer: the name of the layer.
+    """
+
+    base: Tensor
+    factor: Tensor
+    column: Tensor
+    first: Tensor
+    shape: tuple[int, ...]
+    layer: str
+
+    def records(self, h: Tensor) -> Tensor:
+        """(..., *shape) of (..., H)."""
+        x = ((h - self.base.to(h)) / self.factor.to(h))[..., self.first]
+        return x.reshape(*h.shape[:-1], *self.shape)
+
+    def bounds(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """(low, high) of h, (H,) each."""
+        ends = torch.stack([of.to(self.base).expand(self.shape).flatten() for of in (low, high)])
+        fed = (self.base + self.factor * ends[:, self.column]).sort(dim=0).values
+        flat = fed[1] - fed[0] < _LEAST
+        return fed[0] - flat * _LEAST / 2, fed[1] + flat * _LEAST / 2
+
+
+def behind(
+    front: Columns | Scaled, observation: Observation, model: nn.Module
+) -> tuple[Observation, Behind]:
+    """The observation of what is behind the first linear layer's input, and that network."""
+    inner = copy.deepcopy(model)
+    inner.set_submodule(front.layer, _Fed(inner.get_submodule(front.layer)))
+    own = [p.requires_grad_() for p in inner.parameters()]
+    made = Behind(inner, front)(front.base.to(own[0]).expand(2, -1)).sum()
+    slopes = torch.autograd.grad(made, own, allow_unused=True)
+    pairs = list(zip(model.named_parameters(), slopes, strict=True))
+    kept = [name for (name, _), slope in pairs if slope is not None]
+    for (_, p), slope in zip(inner.named_parameters(), slopes, strict=True):
+        p.requires_grad_(slope is not None)
+    chosen = torch.cat([torch.full((p.numel(),), slope is not None) for (_, p), slope in pairs])
+    inner = frozen_as_buffers(inner, kept)
+    shown = observation.shown
+    return replace(
+        observation,
+        gradient=observation.gradient[:, chosen],
+        points=observation.points[..., chosen],
+        shown=None if shown is None else shown[chosen],
+    ), Behind(inner, front)
 
 
 class _Fed(nn.Module):
@@ -149,17 +186,57 @@ class _Fed(nn.Module):
 class Behind(nn.Module):
     """A network of what a layer of another is fed; what passes by that layer is read off it."""
 
-    def __init__(self, inner: nn.Module, columns: Columns) -> None:
+    def __init__(self, inner: nn.Module, front: Columns | Scaled) -> None:
         super().__init__()
-        self.inner, self.columns = inner, columns
+        self.inner, self.front = inner, front
 
     def forward(self, h: Tensor) -> Any:
         """The outputs of (B, H)."""
-        self.inner.get_submodule(self.columns.layer).fed = h
-        records = self.columns.records(h)
-        return self.inner(
-            records if self.columns.dtype.is_floating_point else records.round().long()
+        self.inner.get_submodule(self.front.layer).fed = h
+        x = self.front.records(h)
+        whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
+        return self.inner(x.round().long() if whole else x)
+
+
+def scaled_of(model: nn.Module, shape: tuple[int, ...], point: Tensor) -> Scaled | None:
+    """What a network does to each number by itself before its first linear layer.
+
+    So do a normalisation of the model's own, BatchNorm in evaluation mode, another order, padding.
+
+    Args:
+        model: any network, in evaluation mode.
+        shape: of one record.
+        point: (D,) parameters.
+
+    Returns:
+        None where it does nothing, or anything else.
+
+    >>> network = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 3)).eval()
+    >>> found = scaled_of(network, (2,), torch.ones(9))
+    >>> round(float(found.factor[0]), 4)
+    1.0
+    """
+    f, run = math.prod(shape), _Front(model, unflatten(model, point), whole=False)
+    draw = torch.rand(f, generator=torch.Generator().manual_seed(0)).to(point)
+    number, x = torch.arange(1, f + 1).to(point), FAR_OUT * (2 * draw - 1)
+    records = torch.stack([torch.zeros_like(x), torch.ones_like(x), number, x])
+    fed = dict[str, Tensor]()
+    with suppress(Exception):  # a model of other inputs may raise anything
+        fed = run(records.reshape(4, *shape))
+    for layer, h in fed.items():
+        base, factor = h[0], h[1] - h[0]
+        column = ((h[2] - base) / factor - 1).nan_to_num(0.0).round().long().clamp(0, f - 1)
+        raw = torch.equal(h, records) if h.shape == records.shape else False
+        first = torch.full((f,), -1, device=column.device)
+        places = factor.nonzero()[:, 0].flip(0)
+        first[column[places]] = places
+        near = torch.allclose(h[3], base + factor * x[column], rtol=1e-4, atol=1e-4)
+        if raw or not near or bool((first < 0).any()):
+            return None
+        return Scaled(
+            base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
         )
+    return None
 
 
 def columns_of(

@@ -119,11 +119,8 @@ READ_BY_ATTACKS = {
 }
 
 SMALL = (
-    "training.sampling_rate=0.02",
-    "training.rounds=1",
-    "intercept.rounds=[1]",
-    "attack.rounds=[1]",
-)
+    "training.sampling_rate=0.02", "training.rounds=1", "intercept.rounds=[1]", "attack.rounds=[1]",
+)  # fmt: skip
 
 
 def with_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:

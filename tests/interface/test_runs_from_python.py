@@ -9,14 +9,11 @@ from overhear.interface.shown import overrides_of
 from overhear.privacy.errors import InputError
 
 RUN = {
-    "data": {"name": "digits", "agents": 3},
-    "model": {"name": "linear"},
-    "algorithm": {"name": "dp-dpsgd"},
-    "privacy": {"epsilon": 3, "delta": 1e-5},
+    "data": {"name": "digits", "agents": 3}, "model": {"name": "linear"},
+    "algorithm": {"name": "dp-dpsgd"}, "privacy": {"epsilon": 3, "delta": 1e-5},
     "training": {"rounds": 4, "sampling_rate": 0.1, "learning_rate": 0.5},
-    "intercept": {"rounds": [1]},
-    "audit": {"canaries": 30, "checked_rounds": 2},
-}
+    "intercept": {"rounds": [1]}, "audit": {"canaries": 30, "checked_rounds": 2},
+}  # fmt: skip
 POLICY = {"schema": 1, "limits": [{"adversary": "eavesdropper", "epsilon": 3, "delta": 1e-5}]}
 
 

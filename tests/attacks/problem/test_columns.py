@@ -178,3 +178,33 @@ def test_columns_that_add_up_in_one_number_are_no_columns():
     for model, found in ((Summed(), None), (Shop(), SIZES)):
         columns = columns_of(model, (6,))
         assert (columns and columns.sizes) == found
+
+
+class _By(nn.Module):
+    def __init__(self, front: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.front = front
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.front(x)
+
+
+@pytest.mark.parametrize(
+    ("front", "width", "count"),
+    [
+        (_By(lambda x: (x - 0.3) / 0.35), 36, 3),
+        (nn.BatchNorm2d(1).eval(), 36, 3),  # whose own parameters are before that layer
+        (_By(lambda x: functional.pad(x.flip(2), (1, 1, 0, 0))), 48, 3),
+        (_By(torch.tanh), 36, 0),
+        (_By(lambda x: (2 * x).clamp(-4, 4)), 36, 0),
+        (_By(lambda x: x - x.mean(dim=(1, 2, 3), keepdim=True)), 36, 0),
+    ],
+)
+def test_records_are_read_behind_what_is_done_to_each_number(front, width, count):
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.Flatten(), nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 3))
+    records = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    found = _attack(nn.Sequential(front, head).eval(), records, torch.tensor(1.0))
+    assert count_proven([found.stage] * 3) == count
+    far = torch.cdist(records.flatten(1), found.inputs.flatten(1)).amin(dim=1).max()
+    assert not count or float(far) < 1e-4

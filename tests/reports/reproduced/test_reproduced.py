@@ -229,12 +229,9 @@ ALGORITHMS = [
 ]
 BASE = {"data": {"name": "mnist", "agents": 10, "concentration": 0.5}, "attack": {"restarts": 1}}
 GRID = {
-    "data.agents": [10, 20],
-    "data.concentration": [0.1, 0.5],
-    "privacy.epsilon": [1.0, 8.0],
-    "graph.name": ["ring", "full"],
-    "algorithm.name": ALGORITHMS,
-}
+    "data.agents": [10, 20], "data.concentration": [0.1, 0.5], "privacy.epsilon": [1.0, 8.0],
+    "graph.name": ["ring", "full"], "algorithm.name": ALGORITHMS,
+}  # fmt: skip
 TABLE = Entry(
     name="p-table-2", paper=PAPER, title="Table 2",
     scales={

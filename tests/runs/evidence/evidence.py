@@ -60,12 +60,9 @@ def attack(
     *, exceeded: bool = False, preset: str = "matched", rows: tuple[Any, ...] = (DEFENDED,)
 ) -> Attack:
     bound = {
-        "rebuilt": 8 if exceeded else 0,
-        "images": 8,
-        "most": 0.3,
-        "exceeded": exceeded,
+        "rebuilt": 8 if exceeded else 0, "images": 8, "most": 0.3, "exceeded": exceeded,
         "sentence": "8 of 8 images were rebuilt; the proof allows 30%.",
-    }
+    }  # fmt: skip
     scenario = {
         "scenario": "view", "adversary": "eavesdropper", "round": 1, "model_owner": 0, "victim": 0,
         "preset": preset, "rows": list(rows), "conclusion": "none", "bound": bound,

@@ -74,12 +74,9 @@ def started_by_hand(
     server.set_forkserver_preload(PRELOADED)
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     told = {
-        "WORLD_SIZE": str(len(arguments)),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "TORCH_CPP_LOG_LEVEL": "FATAL",
-        "OMP_NUM_THREADS": "1",
-    }
+        "WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port), "TORCH_CPP_LOG_LEVEL": "FATAL", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     if agent:
         told |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     else:

@@ -33,12 +33,9 @@ def planned(
     name: str = "eavesdropper",
 ) -> dict[str, Any]:
     adversary = {
-        "name": name,
-        "joint_sensitivity": joint,
-        "epsilon": 2.0714,
-        "delta": 1e-5,
+        "name": name, "joint_sensitivity": joint, "epsilon": 2.0714, "delta": 1e-5,
         "status": "proven",
-    }
+    }  # fmt: skip
     return {
         "swept": swept,
         "refused": None,

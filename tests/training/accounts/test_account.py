@@ -239,17 +239,14 @@ def _twice_above_three(state: State, round: Round, *, clip_norm: float, noise_st
 
 
 OTHERWISE = {
-    "constant": with_noise(lambda _, std: 1.0),
-    "squared": with_noise(lambda _, std: std**2),
+    "constant": with_noise(lambda _, std: 1.0), "squared": with_noise(lambda _, std: std**2),
     "capped": with_noise(lambda _, std: min(std, 1.0)),
     "switched": with_noise(lambda _, std: std if std <= 3 else 1.0),
     "offset": with_noise(lambda _, std: std + 1e-4),
     "first rounds alone": with_noise(lambda round, std: std if round.index < 3 else 1.0),
-    "one agent": _by_agent(1.0),
-    "beside": _beside,
-    "batch size": _by_batch_size,
+    "one agent": _by_agent(1.0), "beside": _beside, "batch size": _by_batch_size,
     "twice": _twice_above_three,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("which", OTHERWISE)

@@ -26,14 +26,10 @@ from overhear.training.tracing.traced_round import TracedRound
 from tests.training.states import State, start
 
 RUN: Mapping[str, Any] = {
-    "graph": "ring:5",
-    "rounds": 4,
-    "sampling_rate": 0.1,
-    "batch_size": 10,
-    "delta": 1e-5,
+    "graph": "ring:5", "rounds": 4, "sampling_rate": 0.1, "batch_size": 10, "delta": 1e-5,
     "noise_multiplier": 2.0,
     "adversaries": ["eavesdropper", "neighbour", "final-models", "coalition:1,2", "all-others"],
-}
+}  # fmt: skip
 FORMS = [(name, form) for name, one in ALGORITHMS.items() for form in one.forms]
 ABSENT = np.array([[0, 1, 1, 1, 1], [1, 1, 0, 1, 1], [1, 1, 1, 1, 1], [1, 1, 1, 0, 1]])
 

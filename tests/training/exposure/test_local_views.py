@@ -63,16 +63,12 @@ def uneven() -> Graph:
 
 
 GRAPHS = {
-    "ring9": ring(9),
-    "ring10": ring(10),
-    "star": star(8),
-    "bipartite": bipartite(8),
-    "full": full(7),
-    "erdos-renyi": erdos_renyi(12, 0.35, seed=3),
+    "ring9": ring(9), "ring10": ring(10), "star": star(8), "bipartite": bipartite(8),
+    "full": full(7), "erdos-renyi": erdos_renyi(12, 0.35, seed=3),
     "6-regular": linked("6-regular", nx.random_regular_graph(6, 20, seed=5)),
     "torus": linked("torus", nx.convert_node_labels_to_integers(nx.grid_2d_graph(3, 4, True))),
     "uneven": uneven(),
-}
+}  # fmt: skip
 
 
 def everybody(agents: int) -> list[Adversary]:

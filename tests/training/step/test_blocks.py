@@ -225,17 +225,13 @@ def test_every_operation_keeps_the_block_of_its_value():
         _, gy = round.clipped_sums((state.x, state.y), batch=round.draw(), clip_norm=1.0)
         pull = round.bounded(_first, gy, lipschitz=0.5, blame="a test")
         kept = [
-            0.5 * gy,
-            gy * torch.ones(round.agents, 1),
-            round.noise(gy, std=1.0),
-            round.noise(gy, std=1.0, factor=torch.eye(round.agents)),
-            round.mix(gy, kind="a"),
+            0.5 * gy, gy * torch.ones(round.agents, 1), round.noise(gy, std=1.0),
+            round.noise(gy, std=1.0, factor=torch.eye(round.agents)), round.mix(gy, kind="a"),
             round.own(round.reply(round.spread(gy), kind="a")),
             round.download(round.upload(gy, kind="a"), kind="a"),
-            round.download(round.average(gy), kind="a"),
-            pull,
+            round.download(round.average(gy), kind="a"), pull,
             round.postprocess(_first, state.y, block=1),
-        ]
+        ]  # fmt: skip
         assert [value_of(value).rows.block for value in kept] == [1] * len(kept)
         return state
 

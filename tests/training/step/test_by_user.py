@@ -43,13 +43,9 @@ def step_of(draw="user", clip="user", *, after=lambda round, sums, batch: sums):
 
 def stated(step, **how):
     usual: dict[str, Any] = {
-        "graph": "ring:5",
-        "rounds": 1000,
-        "sampling_rate": 0.02,
-        "delta": 1e-5,
-        "noise_multiplier": 2,
-        "adversaries": ["eavesdropper"],
-    }
+        "graph": "ring:5", "rounds": 1000, "sampling_rate": 0.02, "delta": 1e-5,
+        "noise_multiplier": 2, "adversaries": ["eavesdropper"],
+    }  # fmt: skip
     chosen = Algorithm(name="ours", init=start, step=step) if callable(step) else step
     return account(chosen, **(usual | how))["eavesdropper"]
 
