@@ -218,11 +218,11 @@ def scaled_of(model: nn.Module, shape: tuple[int, ...], point: Tensor) -> Scaled
     """
     f, run = math.prod(shape), _Front(model, unflatten(model, point), whole=False)
     draw = torch.rand(f, generator=torch.Generator().manual_seed(0)).to(point)
-    number, x = torch.arange(1, f + 1).to(point), FAR_OUT * (2 * draw - 1)
-    records = torch.stack([torch.zeros_like(x), torch.ones_like(x), number, x])
+    x, number = draw, torch.arange(1, f + 1).to(point)
+    records = torch.stack([0 * x, 0 * x + 1, number, x, FAR_OUT * (2 * x - 1)])
     fed = dict[str, Tensor]()
     with suppress(Exception):  # a model of other inputs may raise anything
-        fed = run(records.reshape(4, *shape))
+        fed = run(records.reshape(5, *shape))
     for layer, h in fed.items():
         base, factor = h[0], h[1] - h[0]
         column = ((h[2] - base) / factor - 1).nan_to_num(0.0).round().long().clamp(0, f - 1)
@@ -230,8 +230,9 @@ def scaled_of(model: nn.Module, shape: tuple[int, ...], point: Tensor) -> Scaled
         first = torch.full((f,), -1, device=column.device)
         places = factor.nonzero()[:, 0].flip(0)
         first[column[places]] = places
-        near = torch.allclose(h[3], base + factor * x[column], rtol=1e-4, atol=1e-4)
-        if raw or not near or bool((first < 0).any()):
+        made, small = base + factor * records[:, column], 1e-5 * float(factor.abs().max())
+        same = torch.allclose(h[3:], made[3:], rtol=1e-5, atol=small)
+        if raw or not same or bool((first < 0).any()):
             return None
         return Scaled(
             base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
