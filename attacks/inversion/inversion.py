@@ -248,7 +248,8 @@ def reconstruct(
             f"records={observation.records}; give public records, or use another preset"
         )
     inner, point = isinstance(model, Behind), observation.points[0, 0]
-    columns = None if inner else columns_of(model, tuple(input_shape), point, bounds=bounds)
+    odd = observation.drift is not None or any(isinstance(c, Tensor) for c in observation.coefs)
+    columns = None if inner or odd else columns_of(model, tuple(input_shape), point, bounds=bounds)
     if columns is not None:
         low, high = columns.bounds(*bounds)
         rest, network = behind(columns, observation, model)
@@ -354,9 +355,8 @@ _ONE_OUTPUT = (
 def _exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved | None:
     """By exact stages, also behind what a network does to each number by itself."""
     solved, seen = solve_exactly(problem, generator), problem.observation
-    if isinstance(solved, Found) or seen.is_noisy or problem.imprints:
-        return solved
-    if seen.points.shape[-1] != seen.gradient.shape[1] or isinstance(problem.model, Behind):
+    plain = seen.is_plain and not seen.is_noisy and not problem.imprints
+    if isinstance(solved, Found) or not plain or isinstance(problem.model, Behind):
         return solved
     front = scaled_of(problem.model, problem.shape, seen.points[0, 0])
     if front is None:
