@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -109,11 +110,12 @@ def _is_fed_raw(
     if layer.in_features != count:
         return False
     near = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
-    for probe in (near, FAR_OUT * near):
-        fed = fed_to(model, flat, probe, [layer])
-        if len(fed) != 1 or not torch.equal(fed[0].reshape(-1), probe.reshape(-1)):
-            return False
-    return True
+    with suppress(Exception):  # a network may refuse what is far out
+        every = [(fed_to(model, flat, at, [layer]), at) for at in (near, FAR_OUT * near)]
+        return all(
+            len(fed) == 1 and torch.equal(fed[0].flatten(), at.flatten()) for fed, at in every
+        )
+    return False
 
 
 def fed_to(

@@ -250,9 +250,9 @@ def reconstruct(
     inner, point = isinstance(model, Behind), observation.points[0, 0]
     odd = observation.drift is not None or any(isinstance(c, Tensor) for c in observation.coefs)
     columns = None if inner or odd else columns_of(model, tuple(input_shape), point, bounds=bounds)
-    if columns is not None:
-        low, high = columns.bounds(*bounds)
-        rest, network = behind(columns, observation, model)
+    taken = None if columns is None else behind(columns, observation, model)
+    if columns is not None and taken is not None:
+        (rest, network), (low, high) = taken, columns.bounds(*bounds)
         fed = candidates and replace(candidates, inputs=columns.fed(candidates.inputs))
         rebuilt = reconstruct(
             rest, network, preset=preset, input_shape=low.shape, classes=classes,
@@ -358,13 +358,14 @@ def _exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved |
     plain = seen.is_plain and not seen.is_noisy and not problem.imprints
     if isinstance(solved, Found) or not plain or isinstance(problem.model, Behind):
         return solved
-    front = scaled_of(problem.model, problem.shape, seen.points[0, 0])
-    if front is None:
+    ends = problem.box.low, problem.box.low + problem.box.span
+    front = scaled_of(problem.model, problem.shape, seen.points[0, 0], bounds=ends)
+    if front is None or (taken := behind(front, seen, problem.model)) is None:
         return solved
-    low, high = front.bounds(problem.box.low, problem.box.low + problem.box.span)
-    rest, network = behind(front, seen, problem.model)
+    low, high = front.bounds(*ends)
     posed = replace(
-        problem, observation=rest, model=network, shape=tuple(low.shape), prior_image=None,
+        problem, observation=taken[0], shape=tuple(low.shape), prior_image=None,
+        model=with_buffers(taken[1], problem.box.span.dtype),
         box=build_box((low, high), low.shape, dtype=problem.box.span.dtype),
     )  # fmt: skip
     found = solve_exactly(posed, generator)

@@ -192,13 +192,8 @@ def with_slopes(problem: Problem, generator: torch.Generator) -> Problem | None:
     The gradient of a mean of losses is that of mean_b <s_b, f(x_b)> with s_b the derivative of one
     loss in the outputs f: nothing else of the losses is in it.
 
-    Args:
-        problem: any.
-        generator: of what the unit of these derivatives is measured by.
-
-    Returns:
-        None where more was done than one step, where there is noise, a clip or another point, or
-        where the gradient has no more numbers than there are unknowns.
+    None where more was done than one step, where there is noise, a clip or another point, or where
+    the gradient has no more numbers than there are unknowns.
     """
     seen, prior = problem.observation, problem.prior_image
     unknowns = seen.records * (math.prod(problem.shape) + problem.classes)
@@ -223,11 +218,8 @@ def by_slopes(
     """A batch by a search under any loss, and for which of its records the gradient speaks.
 
     The whole has to leave less than a tenth of the gradient's norm, and the prior image in place of
-    a record five times as much of its square, under the derivatives that suit it best.
-
-    Args:
-        problem: of `with_slopes`.
-        generator, progress, checkpoint: as of `optimise`.
+    a record five times as much of its square, under the derivatives that suit it best. The
+    arguments are those of `optimise`, with a problem of `with_slopes`.
     """
     found = optimise(problem, generator, progress=progress, checkpoint=checkpoint)
     size, prior, records = squared_size(problem.observation), problem.prior_image, len(found.pixels)

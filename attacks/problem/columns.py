@@ -30,6 +30,7 @@ from .observation import HOST, Observation
 _MOST_CODES = 20_000  # rows of all tables, each of which is fed once
 FAR_OUT = 1e3
 """How far a network has to take numbers as they are, so that no record was cut."""
+_PRECISE = 1e3  # times what a number adds at most, beside which rounding hides it
 _MOST = 2_000  # columns, each of which is tried by itself
 _FAITHFUL = 1e-2  # share of the distance of two codes that a record may be off
 _LEAST = 1e-3  # width of the range of what no record moves
@@ -150,37 +151,26 @@ class Scaled:
 
 def behind(
     front: Columns | Scaled, observation: Observation, model: nn.Module
-) -> tuple[Observation, Behind]:
-    """The observation of what is behind the first linear layer's input, and that network."""
-    inner = copy.deepcopy(model)
-    inner.set_submodule(front.layer, _Fed(inner.get_submodule(front.layer)))
-    own = [p.requires_grad_() for p in inner.parameters()]
-    made = Behind(inner, front)(front.base.to(own[0]).expand(2, -1)).sum()
-    slopes = torch.autograd.grad(made, own, allow_unused=True)
-    pairs = list(zip(model.named_parameters(), slopes, strict=True))
-    kept = [name for (name, _), slope in pairs if slope is not None]
-    for (_, p), slope in zip(inner.named_parameters(), slopes, strict=True):
-        p.requires_grad_(slope is not None)
-    chosen = torch.cat([torch.full((p.numel(),), slope is not None) for (_, p), slope in pairs])
-    inner = frozen_as_buffers(inner, kept)
-    shown = observation.shown
-    return replace(
-        observation,
-        gradient=observation.gradient[:, chosen],
-        points=observation.points[..., chosen],
-        shown=None if shown is None else shown[chosen],
-    ), Behind(inner, front)
-
-
-class _Fed(nn.Module):
-    """A layer that is fed what is laid down here, in place of what comes before it."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer, self.fed = layer, torch.empty(0)
-
-    def forward(self, _: Tensor) -> Any:
-        return self.layer(self.fed)
+) -> tuple[Observation, Behind] | None:
+    """What is seen behind a front, and the network there; None where it cannot be called so."""
+    with suppress(Exception):  # it may not be copied, or take a layer for what it is not
+        inner = copy.deepcopy(model)
+        own = [p.requires_grad_() for p in inner.parameters()]
+        made = Behind(inner, front)(front.base.to(own[0]).expand(2, -1)).sum()
+        slopes = torch.autograd.grad(made, own, allow_unused=True)
+        pairs = list(zip(model.named_parameters(), slopes, strict=True))
+        for p, slope in zip(own, slopes, strict=True):
+            p.requires_grad_(slope is not None)
+        inner = frozen_as_buffers(inner, [n for (n, _), slope in pairs if slope is not None])
+        chosen = torch.cat([torch.full((p.numel(),), of is not None) for (_, p), of in pairs])
+        shown = observation.shown
+        return replace(
+            observation,
+            gradient=observation.gradient[:, chosen],
+            points=observation.points[..., chosen],
+            shown=None if shown is None else shown[chosen],
+        ), Behind(inner, front)
+    return None
 
 
 class Behind(nn.Module):
@@ -188,56 +178,69 @@ class Behind(nn.Module):
 
     def __init__(self, inner: nn.Module, front: Columns | Scaled) -> None:
         super().__init__()
-        self.inner, self.front = inner, front
+        self.inner, self.front, self.fed = inner, front, list[Tensor]()
+        inner.get_submodule(front.layer).register_forward_pre_hook(self._feed)
+
+    def _feed(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (self.fed[0], *args[1:]) if self.fed else args
 
     def forward(self, h: Tensor) -> Any:
         """The outputs of (B, H)."""
-        self.inner.get_submodule(self.front.layer).fed = h
         x = self.front.records(h)
         whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
-        return self.inner(x.round().long() if whole else x)
+        self.fed.append(h)
+        try:
+            return self.inner(x.round().long() if whole else x)
+        finally:
+            self.fed.clear()
 
 
-def scaled_of(model: nn.Module, shape: tuple[int, ...], point: Tensor) -> Scaled | None:
+def scaled_of(
+    model: nn.Module, shape: tuple[int, ...], point: Tensor, *, bounds: tuple[Tensor, Tensor]
+) -> Scaled | None:
     """What a network does to each number by itself before its first linear layer.
 
     So do a normalisation of the model's own, BatchNorm in evaluation mode, another order, padding.
-
-    Args:
-        model: any network, in evaluation mode.
-        shape: of one record.
-        point: (D,) parameters.
-
-    Returns:
-        None where it does nothing, or anything else.
+    None where it does nothing, or anything else, also to a number alone or to some within the
+    bounds (broadcastable to a record), or where rounding hides the record.
 
     >>> network = nn.Sequential(nn.BatchNorm1d(2, affine=False), nn.Linear(2, 3)).eval()
-    >>> found = scaled_of(network, (2,), torch.ones(9))
-    >>> round(float(found.factor[0]), 4)
+    >>> ends = torch.zeros(2), torch.ones(2)
+    >>> round(float(scaled_of(network, (2,), torch.ones(9), bounds=ends).factor[0]), 4)
     1.0
     """
     f, run = math.prod(shape), _Front(model, unflatten(model, point), whole=False)
-    draw = torch.rand(f, generator=torch.Generator().manual_seed(0)).to(point)
-    x, number = draw, torch.arange(1, f + 1).to(point)
-    records = torch.stack([0 * x, 0 * x + 1, number, x, FAR_OUT * (2 * x - 1)])
-    fed = dict[str, Tensor]()
+    low, high = (of.to(point).expand(shape).flatten() for of in bounds)
+    number = torch.arange(1, f + 1).to(point)
+    records = torch.stack([0 * number, 0 * number + 1, number])
     with suppress(Exception):  # a model of other inputs may raise anything
-        fed = run(records.reshape(5, *shape))
-    for layer, h in fed.items():
+        layer, h = next(iter(run(records.reshape(3, *shape)).items()))
         base, factor = h[0], h[1] - h[0]
         column = ((h[2] - base) / factor - 1).nan_to_num(0.0).round().long().clamp(0, f - 1)
-        raw = torch.equal(h, records) if h.shape == records.shape else False
+        order = factor.abs().argsort()
         first = torch.full((f,), -1, device=column.device)
-        places = factor.nonzero()[:, 0].flip(0)
-        first[column[places]] = places
-        made, small = base + factor * records[:, column], 1e-5 * float(factor.abs().max())
-        same = torch.allclose(h[3:], made[3:], rtol=1e-5, atol=small)
-        if raw or not same or bool((first < 0).any()):
+        first[column[order]] = order  # the place of the largest factor stays
+        plain = h.shape == records.shape and torch.equal(h, records)
+        if plain or bool((first < 0).any()) or bool((factor[first] == 0).any()):
             return None
-        return Scaled(
-            base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
-        )
+        known = base[first].abs() <= _PRECISE * factor[first].abs() * (high - low)
+        drawn = drawn_in(low, high)
+        small = 1e-5 * float(factor.abs().max()) * max(1.0, float((high - low).max()))
+        alone = torch.cat([run(one.reshape(1, *shape))[layer] for one in drawn[:4]])
+        made, shown = base + factor * drawn[:, column], run(drawn.reshape(-1, *shape))[layer]
+        near = functools.partial(torch.allclose, rtol=1e-5, atol=small)
+        if bool(known.all()) and near(shown, made) and near(alone, made[:4]):
+            return Scaled(
+                base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
+            )
     return None
+
+
+def drawn_in(low: Tensor, high: Tensor) -> Tensor:
+    """(N, F) records within bounds (F,), the first two at their ends, and some far out."""
+    draw = torch.rand(64, len(low), generator=torch.Generator().manual_seed(0)).to(low)
+    drawn = low + draw * (high - low)
+    return torch.cat([low[None], high[None], drawn, FAR_OUT * (2 * drawn[:8] - low - high)])
 
 
 def columns_of(
@@ -249,16 +252,10 @@ def columns_of(
 ) -> Columns | None:
     """The columns of records some of which are looked up, each in a table of its own.
 
-    Args:
-        model: any network, in evaluation mode.
-        shape: of one record.
-        point: (D,) parameters; None for those that it has.
-        bounds: (low, high) of columns that are numbers, scalars or (F,).
-
-    Returns:
-        None where no column is a category, where the whole record is looked up in one table, as a
-        text is, where a category is looked up as another number, or where h is another function of
-        the columns.
+    None where no column is a category, where the whole record is looked up in one table, as a text
+    is, where a category is looked up as another number, or where h is another function of the
+    columns. The parameters are those of `point` (D,), or else the model's; bounds are those of
+    columns that are numbers.
 
     >>> class Shop(nn.Module):
     ...     def __init__(self):
@@ -364,11 +361,9 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
     every = [run(of) for of in records]
     # What is drawn lies in the range and past it, and a category is seen by its row alone.
     low, high = (of.to(eye).expand(f) for of in bounds)
-    draw, tops = torch.Generator().manual_seed(0), torch.tensor(sizes).to(eye)
-    drawn = low + (2 * torch.rand(32, f, generator=draw).to(eye) - 0.5) * (high - low)
-    drawn[::2] *= FAR_OUT
-    rows_drawn = (torch.rand(32, f, generator=draw).to(eye) * tops).floor()
-    drawn = torch.where(tops > 0, rows_drawn, drawn.round() if run.whole else drawn)
+    drawn, tops = drawn_in(low, high), torch.tensor(sizes).to(eye)
+    share = torch.rand(drawn.shape, generator=torch.Generator().manual_seed(1)).to(eye)
+    drawn = torch.where(tops > 0, (share * tops).floor(), drawn.round() if run.whole else drawn)
     reached, between = run(drawn), run(drawn + 0.5 * ((tops > 0) & (not run.whole)))
     itself = all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at)
     for layer, h in fed.items() if itself else ():
@@ -382,6 +377,9 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
         alone = not bool((moves.sum(dim=0) > 1).any()) and bool(moves.any(dim=1).all())
         scale = max(float(code.abs().max()) for code in found.codes)
         near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
+        widths = zip(sizes, found.codes, (high - low).tolist(), strict=True)
+        least = min((w * float(of.abs().max()) for n, of, w in widths if not n), default=math.inf)
+        alone = alone and float(h[0].abs().max()) <= _PRECISE * least
         if alone and near(reached[layer], found.fed(drawn)):
             return found if torch.equal(reached[layer], between[layer]) else None
     return None
