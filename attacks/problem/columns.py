@@ -1,11 +1,12 @@
-"""Records of which some columns are categories that a model looks up in tables of its own.
+"""Records that a network changes before its first linear layer: looked up in tables, or scaled.
 
     h(x) = base + sum over numbers a_j x_j + sum over categories code_j[x_j]
 
 is what the first linear layer is fed, where every column moves numbers of its own. What is behind
 that layer is a network of h alone, so h is rebuilt as any record is; then a number is read off its
 share of h, and a category is the nearest code. Without noise a category whose row of the table has
-no gradient is none of the batch.
+no gradient is none of the batch. Where nothing is looked up, h is base + factor * x number by
+number (`Scaled`).
 
 Shape letters: B records, F columns, H inputs of the first linear layer, D parameters.
 """
@@ -163,6 +164,8 @@ def behind(
             p.requires_grad_(slope is not None)
         inner = frozen_as_buffers(inner, [n for (n, _), slope in pairs if slope is not None])
         chosen = torch.cat([torch.full((p.numel(),), of is not None) for (_, p), of in pairs])
+        if sum(p.numel() for p in inner.parameters()) != int(chosen.sum()):
+            return None  # a layer is used in part
         shown = observation.shown
         return replace(
             observation,
