@@ -28,6 +28,7 @@ Shape letters: B records, U different ones, C classes, D parameters, L positions
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -130,6 +131,7 @@ def certified(
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
         ("members", _crossed(batch) if explainer.follows else [], _TESTED),
+        ("tokens", _mixed(batch.tokens) if explainer.loss == ANY else [], _TESTED),
         ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
         ("ends", _resized(explainer, batch) if explainer.follows and length > 1 else [], _TESTED),
     )
@@ -209,6 +211,38 @@ def _crossed(batch: Batch) -> list[Tensor]:
                 other = whole.clone()
                 other[[one, two], place:] = whole[[two, one], place:]
                 found.append(other)
+    return found
+
+
+def _mixed(tokens: Tensor) -> list[Tensor]:
+    """Batches with one record replaced by another whose numbers are on a line or plane of theirs.
+
+    Under any loss a linear model sends of these what it sends of the batch. With n the number of
+    times that a record has each token: n_i + t (n_j - n_i), and n_i + n_j - n_k, where these are
+    whole numbers of at least 0, and the same of the tokens of each place.
+    """
+    found, length, records = [], tokens.shape[1], range(len(tokens))
+    size = int(tokens.max()) + 1
+    counts = torch.stack([row.bincount(minlength=size) for row in tokens])
+    others: list[tuple[Tensor, tuple[int, ...]]] = []
+    for one, two in itertools.permutations(records, 2):
+        step = counts[two] - counts[one]
+        step = step // max(math.gcd(*step.tolist()), 1)
+        others += [(counts[one] + times * step, (one, two)) for times in range(1, 1 + length)]
+    mixed: list[tuple[Tensor, tuple[int, ...]]] = []
+    for (one, two), less in itertools.product(itertools.combinations(records, 2), records):
+        others.append((counts[one] + counts[two] - counts[less], (one, two, less)))
+        first, second, third = tokens[[one, two, less]]
+        if less not in {one, two} and bool(((third == first) | (third == second)).all()):
+            mixed.append((torch.where(third == first, second, first), (one, two, less)))
+    every = torch.arange(size)
+    mixed += [(every.repeat_interleave(n), of) for n, of in others if bool((n >= 0).all())]
+    for row, replaced in mixed:
+        for record in replaced:
+            if torch.equal(row.bincount(minlength=size), counts[record]):
+                continue  # its own tokens, maybe in another order
+            found.append(tokens.clone())
+            found[-1][record] = row
     return found
 
 
@@ -330,7 +364,8 @@ _SPLIT = 256  # records whose logits are computed at once
 _FOLLOWING = 8  # tokens that are tried after a record
 _STEP = 1e-5  # of the parameters' norm, along which logits are compared
 _FREE = 2**26  # numbers of the derivatives of a record's logits, which are fitted under any loss
-_SPANNED = 1e-10  # of the largest singular value
+_SPANNED = 1e-14  # of the largest squared singular value: a direction that is spanned
+_PASSES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -443,10 +478,9 @@ class Explainer:
         """(K, D) gradients of a batch (B, L) with labels (B,)."""
         seen = self.observation
         if self.loss == ANY:
-            span = torch.cat([self._derivatives(record) for record in tokens])
-            _, sizes, basis = torch.linalg.svd(span, full_matrices=False)
-            basis = basis[sizes > _SPANNED * sizes[0]]
-            return (seen.gradient @ basis.T) @ basis
+            return _projected(
+                seen.gradient, torch.cat([self._derivatives(record) for record in tokens])
+            )
         rows = [self.gradient(t, int(y)) for t, y in zip(tokens, labels, strict=True)]
         sent = torch.stack(rows).sum(dim=0).reshape(seen.gradient.shape)
         sent = sent / (float(seen.records) if seen.mean_of is None else seen.mean_of)
@@ -466,7 +500,7 @@ class Explainer:
             with twice_differentiable():
                 logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
             rows = [torch.autograd.grad(z, flat, retain_graph=True)[0] for z in logits[0]]
-            if len(self.held) * len(rows[0]) > _FREE:
+            if len(self.held) * len(rows) * len(flat) > _FREE:
                 self.held.clear()
             self.held[key] = torch.stack(rows)
         return self.held[key]
@@ -506,12 +540,8 @@ class Explainer:
         """
         if not records:
             return None
-        if self.loss == ANY:  # of several records, sums of theirs might send the same
-            seen, few = self.observation, self.classes * self.observation.gradient.numel() <= _FREE
-            if self.follows or not few or seen.records > 1 or len(seen.gradient) > 1:
-                return None
-            tokens, unknown = records[0][None], torch.full((1,), UNKNOWN)
-            return Batch(tokens=tokens, labels=unknown, residual=self.residual(tokens, unknown))
+        if self.loss == ANY:
+            return self._under_any(torch.stack(list(records)))
         likely = zip(records, self._likely(records), strict=True)
         columns = [(record, label) for record, labels in likely for label in labels]
         if len(columns) > _COLUMNS:
@@ -524,6 +554,24 @@ class Explainer:
         tokens = torch.stack([columns[index][0] for index in at])
         labels = torch.tensor([columns[index][1] for index in at])
         return Batch(tokens=tokens, labels=labels, residual=self.residual(tokens, labels))
+
+    def _under_any(self, records: Tensor) -> Batch | None:
+        """The batch of those records (N, L) that add most under a loss that is not known.
+
+        Of fewer than B records one may be there twice, or any other without a derivative.
+        """
+        seen, each = self.observation, self.classes * self.observation.gradient.numel()
+        if self.follows or len(seen.gradient) > 1 or not seen.records <= len(records):
+            return None
+        if len(records) * each > _FREE:
+            return None
+        if len(records) > seen.records:
+            rows = torch.cat([self._derivatives(record) for record in records])
+            factors = torch.linalg.lstsq(rows.T, seen.gradient.T, driver="gelsd").solution
+            added = (rows * factors).reshape(len(records), self.classes, -1).sum(dim=1)
+            records = records[added.norm(dim=1).topk(seen.records).indices.sort().values]
+        unknown = torch.full((len(records),), UNKNOWN)
+        return Batch(tokens=records, labels=unknown, residual=self.residual(records, unknown))
 
     def _weights(self, rows: Tensor) -> np.ndarray | None:
         """(columns,) share of each record under each label."""
@@ -540,6 +588,20 @@ class Explainer:
         except RuntimeError:
             return None
         return weights / weights.sum() if weights.sum() > 0 else None
+
+
+def _projected(values: Tensor, rows: Tensor) -> Tensor:
+    """(K, D) the part of values (K, D) in the span of rows (R, D), fewer than D.
+
+    By normal equations, which cost a thirtieth of a decomposition; each pass takes what the one
+    before left by rounding.
+    """
+    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    inverse = torch.linalg.pinv(rows @ rows.T, rtol=_SPANNED, hermitian=True)
+    found = torch.zeros_like(values)
+    for _ in range(_PASSES):
+        found = found + ((values - found) @ rows.T @ inverse) @ rows
+    return found
 
 
 def _rounded(weights: np.ndarray, records: int) -> list[int]:
