@@ -52,7 +52,7 @@ def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> 
         own = dict(module.named_parameters(recurse=False))
         if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
             return None
-        return name if _is_fed_raw(model, module, flat, input_shape) else None
+        return name if is_fed_raw(model, module, flat, input_shape) else None
     return None
 
 
@@ -102,16 +102,17 @@ def signs_of_input(
     return None if bool((told[0] == told[0, 0]).all()) else told[0, :-1].reshape(*input_shape)
 
 
-def _is_fed_raw(
+def is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:
-    """Whether the layer's input is the flattened record, also far out, where others are cut."""
+    """Whether the layer's input is the flattened record: of any size, and alone or in a batch."""
     count = math.prod(input_shape)
     if layer.in_features != count:
         return False
-    near = torch.linspace(-1, 1, count, dtype=flat.dtype).reshape(1, *input_shape).to(flat)
+    ramp = torch.linspace(-1, 1, count).to(flat)
+    near = torch.stack([ramp, ramp.flip(0) ** 3, ramp / 3 + 0.5]).reshape(3, *input_shape)
     with suppress(Exception):  # a network may refuse what is far out
-        every = [(fed_to(model, flat, at, [layer]), at) for at in (near, FAR_OUT * near)]
+        every = [(fed_to(model, flat, at, [layer]), at) for at in (near, FAR_OUT * near, near[2:])]
         return all(
             len(fed) == 1 and torch.equal(fed[0].flatten(), at.flatten()) for fed, at in every
         )

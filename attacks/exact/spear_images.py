@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
-from .binary_vertices import fed_to, most_rank, parameter_name
+from .binary_vertices import fed_to, is_fed_raw, most_rank, parameter_name
 
 # What the gradients of two linear layers around a ReLU span, and how sure that is.
 #
@@ -86,20 +86,20 @@ def find_relu_layers(
         return None
     if (
         "weight" not in dict(two.named_parameters(recurse=False))
-        or one.in_features != count
+        or not is_fed_raw(model, one, flat, input_shape)
         or two.in_features != one.out_features
     ):
         return None
-    # Probes show that the input is fed to the first layer, and its ReLU to the second.
+    # Probes show that the ReLU of the first layer is fed to the second.
     values = unflatten(model, flat)
     probe = torch.stack([torch.linspace(-1, 1, count), torch.linspace(1, -1, count) ** 3])
     probe = probe.to(flat).reshape(2, *input_shape)
     fed = fed_to(model, flat, probe, [one, two])
-    if len(fed) != 2 or not torch.equal(fed[0].reshape(2, -1), probe.reshape(2, -1)):
-        return None
     weight, bias = values[parameter_name(first, "weight")], values[parameter_name(first, "bias")]
     expected = (probe.reshape(2, -1) @ weight.T + bias).clamp_min(0)
-    if fed[1].shape != expected.shape or not torch.allclose(fed[1], expected, atol=1e-12):
+    if len(fed) != 2 or fed[1].shape != expected.shape:
+        return None
+    if not torch.allclose(fed[1], expected, atol=1e-12):
         return None
     return ReluLayers(first=first, second=second)
 

@@ -202,16 +202,24 @@ def test_of_several_intercepts_the_fullest_is_returned():
     assert len(found.inputs) == len(x)
 
 
+class _Scaled(nn.Module):
+    """Divides records by their largest number, which a ramp to 1 does not show."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.amax(dim=1, keepdim=True)
+
+
 @pytest.mark.parametrize(
     "model",
     [
+        nn.Sequential(_Scaled(), nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 10)),
         nn.Sequential(nn.Linear(20, 60), nn.LeakyReLU(), nn.Linear(60, 10)),
         nn.Sequential(nn.Linear(20, 60), nn.Sigmoid(), nn.Linear(60, 10)),
         nn.Sequential(nn.Linear(20, 60, bias=False), nn.ReLU(), nn.Linear(60, 10)),
         nn.Sequential(nn.ReLU(), nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 10)),
         nn.Linear(20, 10),
     ],
-    ids=["leaky", "sigmoid", "no bias", "input not raw", "one layer"],
+    ids=["largest is 1", "leaky", "sigmoid", "no bias", "input not raw", "one layer"],
 )
 def test_other_networks_are_left_alone(model):
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(9)).double()
