@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import FAR_OUT
+from ..problem.columns import trial_records
 from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem
 
@@ -109,10 +109,9 @@ def is_fed_raw(
     count = math.prod(input_shape)
     if layer.in_features != count:
         return False
-    ramp = torch.linspace(-1, 1, count).to(flat)
-    near = torch.stack([ramp, ramp.flip(0) ** 3, ramp / 3 + 0.5]).reshape(3, *input_shape)
+    records, values = trial_records(count, flat).reshape(-1, *input_shape), unflatten(model, flat)
     with suppress(Exception):  # a network may refuse what is far out
-        every = [(fed_to(model, flat, at, [layer]), at) for at in (near, FAR_OUT * near, near[2:])]
+        every = [(fed_to(model, values, at, [layer]), at) for at in (records, *records.split(1))]
         return all(
             len(fed) == 1 and torch.equal(fed[0].flatten(), at.flatten()) for fed, at in every
         )
@@ -120,7 +119,7 @@ def is_fed_raw(
 
 
 def fed_to(
-    model: nn.Module, flat: Tensor, probe: Tensor, layers: Sequence[nn.Module]
+    model: nn.Module, values: dict[str, Tensor], probe: Tensor, layers: Sequence[nn.Module]
 ) -> list[Tensor]:
     """What layers are called with, call by call, where a network gets a probe."""
     fed: list[Tensor] = []
@@ -131,7 +130,7 @@ def fed_to(
     handles = [layer.register_forward_pre_hook(note) for layer in layers]
     try:
         with torch.no_grad():
-            functional_call(model, unflatten(model, flat), (probe,))
+            functional_call(model, values, (probe,))
     finally:
         for handle in handles:
             handle.remove()

@@ -37,8 +37,10 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
+from ..problem.columns import trial_records
 from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
+from .binary_vertices import fed_to
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
@@ -136,38 +138,31 @@ def _solved(left: Tensor, right: Tensor, *, rounding: float) -> tuple[Tensor, fl
 def _recognised(model: nn.Module, points: Tensor, input_shape: Sequence[int]) -> _Embedding | None:
     """The layer that embeds patches, and the parameter that shows its outputs' derivatives."""
     values = {k: v.detach().double() for k, v in unflatten(model, points).items()}
-    count = math.prod(input_shape)
     # The network in float64, whatever its own type; a copy, since its buffers are changed.
     twin = copied(model).double()
-    for name, layer in twin.named_modules():
-        if not isinstance(layer, nn.Conv2d | nn.Linear) or f"{name}.weight" not in values:
-            continue
-        probe = torch.linspace(0.05, 0.95, count, dtype=torch.float64, device=points.device)
-        fed, made = probed(twin, layer, values, probe.reshape(1, *input_shape))
-        pixels = None if fed is None else patch_positions(layer, fed, probe)
-        if pixels is None or made is None:
-            return None  # the first layer that is called is fed something else
-        outputs, gradients = made
-        shown = _shown(outputs, gradients)
-        if shown is None:
-            return None
-        bias = None if layer.bias is None else f"{name}.bias"
-        positions, first, turned = shown
-        return _Embedding(
-            weight=f"{name}.weight", bias=bias, pixels=pixels, positions=positions, first=first,
-            turned=turned,
-        )  # fmt: skip
-    return None
+    if (found := _embedding(twin, values, input_shape)) is None:
+        return None
+    name, layer, pixels = found
+    probe = torch.linspace(0.05, 0.95, math.prod(input_shape)).to(points).double()
+    made = probed(twin, layer, values, probe.reshape(1, *input_shape))
+    if made is None or (shown := _shown(*made)) is None:
+        return None
+    bias = None if layer.bias is None else f"{name}.bias"
+    positions, first, turned = shown
+    return _Embedding(
+        weight=f"{name}.weight", bias=bias, pixels=pixels, positions=positions, first=first,
+        turned=turned,
+    )  # fmt: skip
 
 
 def probed(
     model: nn.Module, layer: nn.Module, values: dict[str, Tensor], probe: Tensor
-) -> tuple[Tensor | None, tuple[Tensor, dict[str, Tensor]] | None]:
-    """What a layer is fed, and the loss's derivatives in its outputs (N, F) and the parameters."""
-    calls: list[tuple[Tensor, Tensor]] = []
+) -> tuple[Tensor, dict[str, Tensor]] | None:
+    """The loss's derivatives in the outputs (N, F) of a layer, and in the parameters."""
+    calls: list[Tensor] = []
 
-    def note(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        calls.append((inputs[0].detach(), output))
+    def note(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append(output)
 
     owned = {name: value.clone().requires_grad_() for name, value in values.items()}
     handle = layer.register_forward_hook(note)
@@ -176,37 +171,43 @@ def probed(
             logits = functional_call(model, owned, (probe,))
     finally:
         handle.remove()
-    if len(calls) != 1:
-        return None, None
-    fed, output = calls[0]
+    [output] = calls
     loss = cross_entropy(logits, torch.zeros(1, dtype=torch.int64, device=probe.device))
     found = torch.autograd.grad(loss, [output, *owned.values()], allow_unused=True)
     delta = found[0]
     if delta is None:
-        return fed, None
+        return None
     rows = delta[0].flatten(1).T if isinstance(layer, nn.Conv2d) else delta.flatten(0, -2)
     named = zip(owned, found[1:], strict=True)
-    return fed, (rows, {name: value for name, value in named if value is not None})
+    return rows, {name: value for name, value in named if value is not None}
 
 
-def patch_positions(layer: nn.Module, fed: Tensor, probe: Tensor) -> Tensor | None:
-    """(N, P) flat places of the pixels of each patch, where each is fed exactly once."""
-    if isinstance(layer, nn.Conv2d):
-        plain = layer.groups == 1 and layer.padding in ((0, 0), "valid")
-        if not plain or fed.numel() != probe.numel() or not torch.equal(fed.flatten(), probe):
+def patch_positions(
+    model: nn.Module, layer: nn.Module, values: dict[str, Tensor], shape: Sequence[int]
+) -> Tensor | None:
+    """(N, P) flat places of the pixels of each patch, where each is fed exactly once, as it is."""
+    count, like = math.prod(shape), next(iter(values.values()))
+    probe, places = torch.linspace(0.05, 0.95, count).to(like), None
+    for record in (probe, *trial_records(count, like)):
+        fed = fed_to(model, values, record.reshape(1, *shape), [layer])
+        rows = _patches(layer, fed[0]) if len(fed) == 1 else None
+        if rows is None or rows.numel() != count:
             return None
-        patches = unfold(fed, layer.kernel_size, dilation=layer.dilation, stride=layer.stride)
-        rows = patches[0].T
-    elif fed.ndim == 3 and len(fed) == 1:
-        rows = fed[0]
-    else:
-        return None
-    flat = rows.reshape(-1).contiguous()
-    places = torch.searchsorted(probe, flat).clamp_max(len(probe) - 1)
-    every = len(places.unique()) == len(places) == len(probe)
-    if not every or not torch.equal(probe[places], flat):
-        return None
-    return places.reshape(rows.shape)
+        if places is None:
+            places = torch.searchsorted(probe, rows.contiguous()).clamp_max(count - 1)
+        if len(places.unique()) != count or not torch.equal(record[places], rows):
+            return None
+    return places
+
+
+def _patches(layer: nn.Module, fed: Tensor) -> Tensor | None:
+    """(N, P) what a layer is fed of one record, patch by patch."""
+    if isinstance(layer, nn.Conv2d):
+        if layer.groups != 1 or layer.padding not in ((0, 0), "valid"):
+            return None
+        how = {"dilation": layer.dilation, "stride": layer.stride}
+        return unfold(fed, layer.kernel_size, **how)[0].T
+    return fed[0] if fed.ndim == 3 and len(fed) == 1 else None
 
 
 def _shown(outputs: Tensor, gradients: dict[str, Tensor]) -> tuple[str, int, bool] | None:
@@ -296,7 +297,7 @@ def attended_patches(problem: Problem) -> Tensor | None:
     found = _embedding(twin, values, shape)
     if found is None:
         return None
-    embedding, pixels = found
+    embedding, _, pixels = found
     x = wide.inputs(wide.span.new_full(shape, 0.5))[None]
 
     def feed(x: Tensor) -> list[_Fed]:
@@ -311,17 +312,13 @@ def attended_patches(problem: Problem) -> Tensor | None:
 
 
 def _embedding(
-    twin: nn.Module, values: dict[str, Tensor], shape: tuple[int, ...]
-) -> tuple[str, Tensor] | None:
+    twin: nn.Module, values: dict[str, Tensor], shape: Sequence[int]
+) -> tuple[str, nn.Conv2d | nn.Linear, Tensor] | None:
     """The layer that embeds patches, and (N, P) flat places of their pixels."""
-    count = math.prod(shape)
-    like = next(iter(values.values()))
-    probe = torch.linspace(0.05, 0.95, count, dtype=torch.float64, device=like.device)
     for name, layer in twin.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear) and f"{name}.weight" in values:
-            fed, _ = probed(twin, layer, values, probe.reshape(1, *shape))
-            at = None if fed is None else patch_positions(layer, fed, probe)
-            return None if at is None else (name, at)
+            at = patch_positions(twin, layer, values, shape)
+            return None if at is None else (name, layer, at)  # the first one that is called
     return None
 
 

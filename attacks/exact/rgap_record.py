@@ -19,14 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from ..problem.columns import Behind, trial_records
+from ..problem.observation import twice_differentiable
 from ..problem.problem import Box
 
 # A chain of layers as linear algebra: what one record does to it and to its gradient.
@@ -208,14 +212,18 @@ def read_chain(
         The layers from the input on, each max-pool before its activation; None where a layer is
         of another kind, is used twice or shares its parameters.
     """
-    modules = _flat(model, "")
+    modules = _flat(model.inner, "inner") if isinstance(model, Behind) else _flat(model, "")
     if modules is None:
         return None
+    if isinstance(model, Behind):  # what is before that layer is known to be undone
+        start = [name for name, _ in modules].index(f"inner.{model.front.layer}")
+        modules = modules[start:]
     owned = [p for _, m in modules for p in m.parameters()]
     if len({id(p) for p in owned}) != len(owned) or len(owned) != len(values):
         return None
     chain: list[Layer] = []
-    point = next(iter(values.values())).new_zeros(tuple(input_shape))
+    like = next(iter(values.values()))
+    point = like.new_zeros(tuple(input_shape))
     for name, module in modules:
         if type(module) is nn.Identity or (type(module) is nn.Flatten and point.ndim == 1):
             continue
@@ -228,13 +236,26 @@ def read_chain(
             chain.insert(-1, layer)
         else:
             chain.append(layer)
-    return chain
+    # What holds the layers may do more with them.
+    with twice_differentiable(), torch.no_grad(), suppress(Exception):
+        for record in trial_records(math.prod(input_shape), like):
+            point = record.reshape(tuple(input_shape))
+            [made] = functional_call(model, values, (point[None],))
+            for layer in chain:
+                point = layer.at(point)[0]
+            if made.shape != point.shape or not torch.allclose(made, point):
+                return None
+        return chain
+    return None
 
 
 def _flat(module: nn.Module, name: str) -> list[tuple[str, nn.Module]] | None:
-    """Names and modules in order; None where a container is of another kind."""
+    """Names and modules in order; None where one holds several and is no chain of them."""
     if type(module).forward is not nn.Sequential.forward:
-        return [(name, module)] if next(module.children(), None) is None else None
+        held = list(module.named_children())
+        if len(held) == 1:
+            return _flat(held[0][1], f"{name}.{held[0][0]}" if name else held[0][0])
+        return None if held else [(name, module)]
     every: list[tuple[str, nn.Module]] = []
     for child, inner in module._modules.items():
         part = _flat(inner, f"{name}.{child}" if name else child) if inner is not None else []

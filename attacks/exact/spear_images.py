@@ -94,7 +94,7 @@ def find_relu_layers(
     values = unflatten(model, flat)
     probe = torch.stack([torch.linspace(-1, 1, count), torch.linspace(1, -1, count) ** 3])
     probe = probe.to(flat).reshape(2, *input_shape)
-    fed = fed_to(model, flat, probe, [one, two])
+    fed = fed_to(model, values, probe, [one, two])
     weight, bias = values[parameter_name(first, "weight")], values[parameter_name(first, "bias")]
     expected = (probe.reshape(2, -1) @ weight.T + bias).clamp_min(0)
     if len(fed) != 2 or fed[1].shape != expected.shape:

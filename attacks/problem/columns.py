@@ -120,12 +120,12 @@ class Columns:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scaled:
-    """What a network does to each number of a record by itself before its first linear layer.
+    """What a network does to each number of a record by itself before its first layer.
 
     Attributes:
-        base, factor: (H,) that layer is fed base + factor * x[column].
-        column: (H,) which number of the record; any where the factor is 0.
-        first: (F,) where each number of the record is fed first.
+        base, factor: (*fed), that layer is fed base + factor * x[column].
+        column: (*fed), which number of the record; any where the factor is 0.
+        first: (F,) where each number of the record is fed first, of all that is fed.
         shape: of one record.
         layer: the name of the layer.
     """
@@ -138,12 +138,12 @@ class Scaled:
     layer: str
 
     def records(self, h: Tensor) -> Tensor:
-        """(..., *shape) of (..., H)."""
-        x = ((h - self.base.to(h)) / self.factor.to(h))[..., self.first]
-        return x.reshape(*h.shape[:-1], *self.shape)
+        """(..., *shape) of (..., *fed)."""
+        x = ((h - self.base.to(h)) / self.factor.to(h)).flatten(-self.base.ndim)[..., self.first]
+        return x.reshape(*x.shape[:-1], *self.shape)
 
     def bounds(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """(low, high) of h, (H,) each."""
+        """(low, high) of h, (*fed) each."""
         ends = torch.stack([of.to(self.base).expand(self.shape).flatten() for of in (low, high)])
         fed = (self.base + self.factor * ends[:, self.column]).sort(dim=0).values
         flat = fed[1] - fed[0] < _LEAST
@@ -157,7 +157,7 @@ def behind(
     with suppress(Exception):  # it may not be copied, or take a layer for what it is not
         inner = copy.deepcopy(model)
         own = [p.requires_grad_() for p in inner.parameters()]
-        made = Behind(inner, front)(front.base.to(own[0]).expand(2, -1)).sum()
+        made = Behind(inner, front)(front.base.to(own[0]).expand(2, *front.base.shape)).sum()
         slopes = torch.autograd.grad(made, own, allow_unused=True)
         pairs = list(zip(model.named_parameters(), slopes, strict=True))
         for p, slope in zip(own, slopes, strict=True):
@@ -188,7 +188,7 @@ class Behind(nn.Module):
         return (self.fed[0], *args[1:]) if self.fed else args
 
     def forward(self, h: Tensor) -> Any:
-        """The outputs of (B, H)."""
+        """The outputs of (B, H), or (B, *fed)."""
         x = self.front.records(h)
         whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
         self.fed.append(h)
@@ -201,7 +201,7 @@ class Behind(nn.Module):
 def scaled_of(
     model: nn.Module, shape: tuple[int, ...], point: Tensor, *, bounds: tuple[Tensor, Tensor]
 ) -> Scaled | None:
-    """What a network does to each number by itself before its first linear layer.
+    """What a network does to each number by itself before its first linear layer or convolution.
 
     So do a normalisation of the model's own, BatchNorm in evaluation mode, another order, padding.
     None where it does nothing, or anything else, also to a number alone or to some within the
@@ -212,21 +212,22 @@ def scaled_of(
     >>> round(float(scaled_of(network, (2,), torch.ones(9), bounds=ends).factor[0]), 4)
     1.0
     """
-    f, run = math.prod(shape), _Front(model, unflatten(model, point), whole=False)
+    f, run = math.prod(shape), _Front(model, unflatten(model, point), whole=False, first=True)
     low, high = (of.to(point).expand(shape).flatten() for of in bounds)
     number = torch.arange(1, f + 1).to(point)
     records = torch.stack([0 * number, 0 * number + 1, number])
     with suppress(Exception):  # a model of other inputs may raise anything
-        layer, h = next(iter(run(records.reshape(3, *shape)).items()))
+        [(layer, h)] = run(records.reshape(3, *shape)).items()
         base, factor = h[0], h[1] - h[0]
         column = ((h[2] - base) / factor - 1).nan_to_num(0.0).round().long().clamp(0, f - 1)
-        order = factor.abs().argsort()
+        order = factor.abs().flatten().argsort()
         first = torch.full((f,), -1, device=column.device)
-        first[column[order]] = order  # the place of the largest factor stays
-        plain = h.shape == records.shape and torch.equal(h, records)
-        if plain or bool((first < 0).any()) or bool((factor[first] == 0).any()):
+        first[column.flatten()[order]] = order  # the place of the largest factor stays
+        plain = h.numel() == records.numel() and torch.equal(h.flatten(), records.flatten())
+        most = factor.flatten()[first].abs()
+        if plain or bool((first < 0).any()) or bool((most == 0).any()):
             return None
-        known = base[first].abs() <= _PRECISE * factor[first].abs() * (high - low)
+        known = base.flatten()[first].abs() <= _PRECISE * most * (high - low)
         drawn = drawn_in(low, high)
         small = 1e-5 * float(factor.abs().max()) * max(1.0, float((high - low).max()))
         alone = torch.cat([run(one.reshape(1, *shape))[layer] for one in drawn[:4]])
@@ -244,6 +245,14 @@ def drawn_in(low: Tensor, high: Tensor) -> Tensor:
     draw = torch.rand(64, len(low), generator=torch.Generator().manual_seed(0)).to(low)
     drawn = low + draw * (high - low)
     return torch.cat([low[None], high[None], drawn, FAR_OUT * (2 * drawn[:8] - low - high)])
+
+
+def trial_records(count: int, like: Tensor) -> Tensor:
+    """(9, F) records that show what a network does to a record: near 0, in [0, 1], and far out."""
+    ramp, source = torch.linspace(-1, 1, count), torch.Generator().manual_seed(0)
+    drawn = torch.rand(4, count, generator=source)
+    near = torch.cat([torch.stack([ramp, ramp.flip(0) ** 3, ramp / 3 + 0.5]), drawn])
+    return torch.cat([near, 3 * (2 * drawn[:1] - 1), FAR_OUT * near[1:2]]).to(like)
 
 
 def columns_of(
@@ -306,32 +315,45 @@ def _rounded(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return (args[0].round().long(), *args[1:])
 
 
+class _Enough(Exception):
+    """The first layer has been called."""
+
+
 class _Front:
     """What a network looks up in its tables, and feeds its first linear layer, of records."""
 
-    def __init__(self, model: nn.Module, held: dict[str, Tensor], *, whole: bool) -> None:
-        self.model, self.held, self.whole = model, held, whole
+    def __init__(
+        self, model: nn.Module, held: dict[str, Tensor], *, whole: bool, first: bool = False
+    ) -> None:
+        self.model, self.held, self.whole, self.first = model, held, whole, first
         self.looked = list[tuple[str, int, Tensor]]()
 
     @torch.no_grad()
     def __call__(self, records: Tensor) -> dict[str, Tensor]:
-        """(B, H) that each linear layer is fed at first, by its name, as far as it is a vector."""
+        """(B, H) that each linear layer is fed at first, by its name, as far as it is a vector.
+
+        Or that the first of these and of convolutions is fed, whatever its shape.
+        """
         fed, self.looked = dict[str, Tensor](), list[tuple[str, int, Tensor]]()
 
         def note(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
             def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
                 if isinstance(module, nn.Embedding):
                     self.looked.append((f"{name}.weight", module.num_embeddings, args[0]))
-                elif args[0].ndim == 2:
+                elif args[0].ndim == 2 or self.first:
                     fed.setdefault(name, args[0].clone())
+                    if self.first:
+                        raise _Enough
 
             return hook
 
-        kinds = (nn.Embedding, nn.Linear)
+        kinds = (nn.Linear, nn.Conv2d if self.first else nn.Embedding)
         at = [(n, m) for n, m in self.model.named_modules() if isinstance(m, kinds)]
         hooks = [module.register_forward_pre_hook(note(name)) for name, module in at]
         try:
             functional_call(self.model, self.held, (records.long() if self.whole else records,))
+        except _Enough:
+            pass
         finally:
             for hook in hooks:
                 hook.remove()

@@ -85,6 +85,12 @@ def _found(seen: Observation, model: nn.Module, side: int = 16) -> Tensor | None
     return embedded_patches(posed(seen, model, (3, side, side), BOX))
 
 
+def test_of_pixels_that_a_network_changes_by_their_value_no_picture_is_claimed():
+    model, _, seen = _posed()
+    model.embed.register_forward_pre_hook(lambda _, fed: fed[0] * (fed[0] > 0.04))
+    assert _found(seen, model) is None
+
+
 @pytest.mark.parametrize(
     "settings",
     [

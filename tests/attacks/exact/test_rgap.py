@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -191,6 +192,21 @@ def test_shared_layers_are_not_read_as_a_chain():
     layer = nn.Linear(4, 4)
     model = nn.Sequential(layer, nn.ReLU(), layer)
     assert read_chain(model, dict(model.named_parameters()), (4,)) is None
+
+
+class _Holds(nn.Module):
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        self.layers, self.most = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), most
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x.clamp(max=self.most))
+
+
+@pytest.mark.parametrize(("most", "length"), [(math.inf, 3), (1.0, 0)])
+def test_a_module_that_holds_a_chain_is_one_if_it_does_nothing_else(most, length):
+    model = _Holds(most)
+    assert len(read_chain(model, dict(model.named_parameters()), (4,)) or []) == length
 
 
 @pytest.mark.parametrize(
