@@ -44,7 +44,7 @@ from ..problem.labels import (
     sums_to_zero,
 )
 from ..problem.objective import Preset, preset_of
-from ..problem.observation import HOST, Observation
+from ..problem.observation import HOST, Observation, computed_once
 from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
 from ..tokens.layers import token_table
 from .checkpoint import Checkpoint, name_of
@@ -171,6 +171,7 @@ class Reconstruction:
     loss: OtherLoss | None = None
 
 
+@computed_once()
 def reconstruct(
     observation: Observation,
     model: nn.Module,

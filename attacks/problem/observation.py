@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
+from torch.utils import checkpoint
 
 from ...privacy._validate import within
 from ...privacy.errors import InputError
@@ -40,19 +42,49 @@ from ...training.models.tasks import Task
 # An attack differentiates the gradient that a candidate would have sent. Fused kernels of attention
 # have a first derivative alone, and no rule for vmap; the fast path of `nn.TransformerEncoderLayer`
 # in evaluation mode has no derivative at all. The second derivative of torch's layer norm is a
-# wrong one under vmap (torch 2.13: by 7 % in a small network), without an error.
+# wrong one under vmap (torch 2.13: by 7 % in a small network), without an error. Parts of a network
+# that are checkpointed have no second derivative: they are computed once, which is the same.
 
 
 @contextmanager
 def twice_differentiable() -> Iterator[None]:
-    """Compute attention and layer norm by plain operations while it is entered."""
+    """Compute attention, layer norm and checkpointed parts plainly while it is entered."""
     before = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
     try:
-        with sdpa_kernel(SDPBackend.MATH), _PlainLayerNorm():
+        with sdpa_kernel(SDPBackend.MATH), _PlainLayerNorm(), computed_once():
             yield
     finally:
         mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def computed_once() -> Iterator[None]:
+    """Call checkpointed parts of networks as they are while it is entered."""
+    with ExitStack() as held:
+        for name, plain in _UNCHECKED.items():
+            if hasattr(checkpoint, name):
+                held.enter_context(mock.patch.object(checkpoint, name, plain))
+        yield
+
+
+class _Once:
+    """A part of a network that is checkpointed by a function of autograd, called as it is."""
+
+    @staticmethod
+    def apply(part: Callable[..., Any], _: bool, *args: Any) -> Any:
+        """What the part returns."""
+        return part(*args)
+
+
+def _unwatched(*_: Any, **__: Any) -> Iterator[None]:
+    yield  # before the part that is checkpointed, and nothing behind it
+
+
+_UNCHECKED = {
+    "CheckpointFunction": _Once,
+    "_checkpoint_without_reentrant_generator": _unwatched,
+}
 
 
 class _PlainLayerNorm(TorchFunctionMode):

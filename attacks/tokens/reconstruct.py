@@ -27,7 +27,7 @@ from ...privacy._validate import Progress
 from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
-from ..problem.observation import HOST, Observation, rounding_of
+from ..problem.observation import HOST, Observation, computed_once, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of, sees_far
 from .certificate import (
@@ -68,6 +68,7 @@ _ENDED = 24  # texts that end earlier and are tried
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
 
+@computed_once()
 def reconstruct_tokens(
     observation: Observation,
     model: nn.Module,

@@ -20,7 +20,7 @@ from ...attacks.exact.stages import count_proven
 from ...attacks.inversion.inversion import Reconstruction, reconstruct
 from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
-from ...attacks.problem.observation import HOST, observe
+from ...attacks.problem.observation import HOST, computed_once, observe
 from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import decoded
 from ...attacks.scoring.metrics import match
@@ -239,6 +239,7 @@ ATTACK, RECONSTRUCTION = "attack.json", "reconstruction.safetensors"
 SEARCH = "search.safetensors"
 
 
+@computed_once()
 def attack_gradients(
     request: GradientRequest, *, progress: Progress | None = None, stop: Stop | None = None
 ) -> GradientAttack:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from overhear.attacks.exact.stages import count_proven
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
@@ -60,11 +61,8 @@ def _attack(
 ) -> Reconstruction:
     point = list(model.parameters())
     labels = torch.arange(len(records)) % 3
-    made = torch.autograd.grad(functional.cross_entropy(model(records), labels), point)
-    made = [
-        g * (not name.startswith(hidden))
-        for (name, _), g in zip(model.named_parameters(), made, strict=True)
-    ]
+    functional.cross_entropy(model(records), labels).backward()
+    made = [p.grad * (not name.startswith(hidden)) for name, p in model.named_parameters()]
     flat, at = (torch.cat([v.detach().flatten() for v in of]) for of in (made, point))
     seen = Observation.single(
         gradient=flat, model=at, noise_std=0.0, clip_norm=None, records=len(records)
@@ -223,3 +221,16 @@ def test_records_are_read_behind_what_is_done_to_each_number(front, width, count
     assert count_proven([found.stage] * of) == min(count, of)
     far = torch.cdist(records.flatten(1), found.inputs.flatten(1)).amin(dim=1).max()
     assert not count or float(far) < 1e-4
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_records_of_a_network_with_checkpointed_parts_are_read(again):
+    class Kept(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=again)
+
+    torch.manual_seed(0)
+    layers = nn.Linear(36, 64), nn.ReLU(), Kept(nn.Linear(64, 16), nn.Tanh()), nn.Linear(16, 3)
+    records = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    found = _attack(nn.Sequential(nn.Flatten(), *layers), records, torch.tensor(1.0))
+    assert count_proven([found.stage] * 3) == 3
