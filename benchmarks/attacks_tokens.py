@@ -92,6 +92,12 @@ class Case:
     length: int
     dtype: torch.dtype = torch.float32
     noise: float = 0.0
+    loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
+
+
+def squared_error(logits: Tensor, labels: Tensor) -> Tensor:
+    """The squared error of logits as values, which the attack takes for a cross-entropy."""
+    return (logits - functional.one_hot(labels, CLASSES)).square().mean()
 
 
 def cases() -> list[Case]:
@@ -117,6 +123,15 @@ def cases() -> list[Case]:
         Case(name="encoder, 32 features", build=lambda: Encoder(16, 32), records=2, length=16),
     ]  # fmt: skip
     found += [
+        Case(name=f"{name}, squared error", build=build, records=b, length=16, loss=squared_error)
+        for name, build, b in (
+            ("encoder", lambda: Encoder(16, 64), 1),
+            ("encoder", lambda: Encoder(16, 64), 2),
+            ("encoder", lambda: Encoder(16, 128), 4),
+            ("EmbeddingBag", lambda: Bag(64), 2),
+        )
+    ]
+    found += [
         Case(name="encoder", build=lambda: Encoder(16, 64), records=b, length=16, noise=noise)
         for b in (1, 2)
         for noise in (0.02, 0.1, 0.3)
@@ -131,7 +146,7 @@ def attacked(case: Case, seed: int) -> tuple[Tensor, TokenReconstruction]:
     frequency = 1 / (torch.arange(VOCABULARY) + 3.0)
     tokens = torch.multinomial(frequency, case.records * case.length, replacement=True)
     tokens = tokens.reshape(case.records, case.length)
-    functional.cross_entropy(model(tokens), torch.randint(CLASSES, (case.records,))).backward()
+    case.loss(model(tokens), torch.randint(CLASSES, (case.records,))).backward()
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     std = case.noise * float(gradient.norm()) / len(gradient) ** 0.5
     seen = Observation.single(
