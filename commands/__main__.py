@@ -4,6 +4,7 @@ Neither it nor a process that it starts takes a module for a library's because i
 working directory, where `python -m` looks first.
 """
 
+import gc
 import os
 import sys
 
@@ -21,7 +22,9 @@ def main() -> int:
     _open_closed()
     from .terminal.signals import until_stopped
 
-    return until_stopped(_load_and_run)
+    code = until_stopped(_load_and_run)
+    gc.freeze()  # all that is left ends with the process: its end looks for no garbage among it
+    return code
 
 
 def _open_closed() -> None:
