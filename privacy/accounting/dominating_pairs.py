@@ -136,6 +136,13 @@ class DiscretisedPair:
         variance = float(weights @ (self.losses - mean) ** 2) / total
         return top + math.log(total), mean, variance
 
+    def log_moments(self, tilts: Array) -> list[float]:
+        """Log E[exp(tilt * loss)] of one round at every tilt, as `cumulants` has it of one."""
+        exponents = self.log_masses + tilts[:, None] * self.losses
+        tops = exponents.max(axis=1)
+        totals = np.exp(exponents - tops[:, None]).sum(axis=1)
+        return [top + math.log(of) for top, of in zip(tops.tolist(), totals.tolist(), strict=True)]
+
 
 def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> DiscretisedPair:
     """Discretise the loss of one round on cells of `step` noise standard deviations.

@@ -295,7 +295,7 @@ def _compose(
     spacing = 1.0 if cells or len(pairs) <= _CHUNK else 2.0
     powers = np.exp2(np.arange(-12.0, 10.0, spacing)) / np.float64(deviation)
     offsets = np.concatenate([-powers[::-1], powers])
-    further = np.array([[p.cumulants(tilt + o)[0] for o in offsets] for p in pairs])
+    further = np.array([p.log_moments(tilt + offsets) for p in pairs])
     rises = (mixed_log_moments(cells, further) if cells else further) - moments[:, :1]
     chunks = _chunks(pairs, cells, counts, rises)
     limits = (sum(c.range[0] for c in chunks), sum(c.range[1] for c in chunks))

@@ -40,9 +40,8 @@ def composed_epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
     >>> round(composed_epsilon_bound([[one]], 1e-5), 2)
     1.83
     """
-    if len(orders[0]) > FEW_ROUNDS:  # as a key they would take more memory than they are worth
-        return _epsilon_bound(orders, delta)
-    return _known_epsilon_bound(tuple(tuple(rounds) for rounds in orders), delta)
+    known = _known_epsilon_bound if len(orders[0]) <= FEW_ROUNDS else _last_epsilon_bound
+    return known(tuple(tuple(rounds) for rounds in orders), delta)
 
 
 def _epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
@@ -71,18 +70,16 @@ def _epsilon_bound(orders: Sequence[Rounds], delta: float) -> float:
 
 def _finer(rounds: Rounds, missing: float, delta: float, near: float, loose: float) -> float:
     """Epsilon of an order on a grid and cells that add less to log delta than is usual."""
-    looseness = max(0.1 * loose, _LEAST_LOOSE)
-    prepared = _prepare(
-        rounds, missing, lambda found: tilt_for_epsilon(found, near), looseness=looseness
-    )
+    less = max(0.1 * loose, _LEAST_LOOSE)
+    prepared = _prepare(rounds, missing, lambda of: tilt_for_epsilon(of, near), looseness=less)
     found = prepared.composed().epsilon(delta)
     return math.inf if found is None else found
 
 
-# A report asks for the same figures as its plan, its ledger and its remedies.
-@lru_cache(maxsize=1024)
-def _known_epsilon_bound(orders: tuple[tuple[Round, ...], ...], delta: float) -> float:
-    return _epsilon_bound(orders, delta)
+# A report asks for the same figures as its plan, its ledger and its remedies. Many rounds take
+# memory as a key: of them only those that several adversaries share are worth it.
+_known_epsilon_bound = lru_cache(maxsize=1024)(_epsilon_bound)
+_last_epsilon_bound = lru_cache(maxsize=2)(_epsilon_bound)
 
 
 def composed_delta_bound(orders: Sequence[Rounds], epsilon: float) -> float:
