@@ -148,7 +148,7 @@ class AccountedRun:
         Raises:
             ValueError: the algorithm divides by batch_size, and none was given.
         """
-        if self._batch_size is None and self._takes_batch_size:
+        if self._batch_size is None and takes_batch_size(self.algorithm):
             raise InputError(
                 f"algorithm {self.algorithm.name!r} divides by batch_size, the public expected "
                 "size of a batch; give batch_size to account to run what it accounts for"
@@ -198,10 +198,6 @@ class AccountedRun:
         if self.batch_size is None and self.algorithm.needs_records and self.records is not None:
             return max(self.sampling_rate * self.records, math.ulp(1.0))
         return self.batch_size
-
-    @property
-    def _takes_batch_size(self) -> bool:
-        return takes_batch_size(self.algorithm)
 
     def bound_at(
         self, noise_multiplier: float, *, clip_norm: float | None, batch_size: float

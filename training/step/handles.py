@@ -121,8 +121,7 @@ class Handle:
     def __mul__(self, factor: object) -> Self:
         return self._do("*", self._factor(factor, "*"))
 
-    def __rmul__(self, factor: object) -> Self:
-        return self._do("*", self._factor(factor, "*"))
+    __rmul__ = __mul__
 
     def __truediv__(self, divisor: object) -> Self:
         return self._do("/", self._factor(divisor, "/"))

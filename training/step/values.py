@@ -122,8 +122,7 @@ class Value:
     def __mul__(self, factor: object) -> Self:
         return self._scaled(factor, "*")
 
-    def __rmul__(self, factor: object) -> Self:
-        return self._scaled(factor, "*")
+    __rmul__ = __mul__
 
     def __truediv__(self, divisor: object) -> Self:
         if isinstance(divisor, Value):

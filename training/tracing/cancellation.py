@@ -31,7 +31,7 @@ import numpy as np
 from torch import Tensor
 
 from ...privacy.errors import UndeclaredOperation
-from .rounding import Kinds, Meeting
+from .rounding import Kinds, Meeting, holds
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -172,14 +172,9 @@ class Columns:
         self.of_table = of_table
         self.cancelled: list[Cancelled] = []
         self.residues = 0
-        self._parts: list[np.ndarray] = [np.zeros(0)]
-        self._known: list[np.ndarray] = [np.zeros(0, dtype=bool)]
-        self._noise: list[np.ndarray] = [np.zeros(0, dtype=bool)]
-        self._public: list[np.ndarray] = [np.zeros(0, dtype=bool)]
-        self._secret: list[np.ndarray] = [np.zeros(0, dtype=bool)]
-        self._own: list[np.ndarray] = [np.zeros(0, dtype=bool)]
-        self._variance: list[np.ndarray] = [np.zeros(0)]
         self.meetings: list[Meeting] = []
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self.add(np.zeros(0))
 
     def add(
         self,
@@ -201,47 +196,34 @@ class Columns:
             own: of noise sources, whether at most one agent knows each.
             variance: of messages, of such noise in each that holds noise alone.
         """
-        nothing = np.zeros(len(units), dtype=bool)
-        self._parts.append(units)
-        self._known.append(nothing | known)
-        self._noise.append(nothing | (own is not None))
-        self._public.append(nothing | public)
-        self._secret.append(nothing | secret)
-        self._own.append(nothing if own is None else own)
-        self._variance.append(self._own[-1].astype(float) if variance is None else variance)
+        masks = (np.full(len(units), of) for of in (known, own is not None, public, secret))
+        mine = np.zeros(len(units), dtype=bool) if own is None else own
+        shares = mine.astype(float) if variance is None else variance
+        self._parts.append((units, *masks, mine, shares))
 
-    def _joined(self, parts: list[np.ndarray]) -> np.ndarray:
-        parts[:] = [np.concatenate(parts)]
-        return parts[0]
+    def _joined(self) -> tuple[np.ndarray, ...]:
+        """Units; masks: known, noise, public, secret, own noise; variances."""
+        if len(self._parts) > 1:
+            self._parts = [tuple(map(np.concatenate, zip(*self._parts, strict=True)))]
+        return self._parts[0]
 
     @property
     def units(self) -> np.ndarray:
         """(columns,) the size of each."""
-        return self._joined(self._parts)
-
-    @property
-    def is_known(self) -> np.ndarray:
-        """(columns,) whether each is a known value."""
-        return self._joined(self._known)
-
-    @property
-    def is_noise(self) -> np.ndarray:
-        """(columns,) whether each is a noise source."""
-        return self._joined(self._noise)
+        return self._joined()[0]
 
     @property
     def kinds(self) -> Kinds:
         """Masks of the columns by what they are."""
-        public, noise, known = self._joined(self._public), self.is_noise, self.is_known
-        data = ~(public | noise | known) | self._joined(self._secret)
-        return Kinds(public, data, noise, self._joined(self._own), self._joined(self._variance))
+        _, known, noise, public, secret, own, variance = self._joined()
+        return Kinds(public, ~(public | noise | known) | secret, noise, own, variance)
 
     def sizes(self, rows: csr_array) -> np.ndarray:
         """(rows,) the sum of a row's terms, each at its unit."""
         units = self.units[: rows.shape[1]]
         endless = np.isinf(units)
         size = np.asarray(abs(rows) @ np.where(endless, 0.0, units))
-        return np.where(abs(rows) @ endless.astype(float) > 0, np.inf, size)
+        return np.where(holds(rows, endless), np.inf, size)
 
     def note(
         self,
@@ -265,10 +247,10 @@ class Columns:
         """
         from scipy.sparse import csr_array
 
-        start, private = self.residues, ~self.is_known[: matrix.shape[1]]
+        start, private = self.residues, ~self._joined()[1][: matrix.shape[1]]
         # A function of noised data: nothing but known values cancels, and each row has noise.
         covered = csr_array(matrix.multiply(private.astype(float)[None, :]))
-        has_noise = np.asarray(abs(matrix) @ self.is_noise[: matrix.shape[1]].astype(float)) > 0
+        has_noise = np.asarray(abs(matrix) @ self.kinds.noise[: matrix.shape[1]].astype(float)) > 0
         touched = np.diff(lost.indptr) > 0
         is_late = not history.early and not private[lost.indices].any()
         self.cancelled.append(
@@ -348,7 +330,7 @@ class Columns:
 
     def _check_hidden(self, noise: csr_array, beside: csr_array, said: str) -> None:
         """Refuse rows whose noise is below the rounding of the terms beside it."""
-        sources = self.is_noise[: noise.shape[1]].astype(float)
+        sources = self.kinds.noise[: noise.shape[1]].astype(float)
         deviation = np.sqrt(np.asarray((noise * noise) @ sources))
         size = self.sizes(beside)
         lost = (deviation > 0) & np.isfinite(size) & (deviation < _ABSORBED * size)

@@ -47,7 +47,7 @@ _ROUNDING = 16 * np.finfo(float).eps
 
 def is_equivalent(base: RoundRecord, other: RoundRecord) -> bool:
     """Whether two rounds are the same, in every column, message, seen row and end state."""
-    if _layout(base) != _layout(other) or not _same_bounds(base, other):
+    if _layout(base) != _layout(other) or not np.array_equal(_bounds(base), _bounds(other)):
         return False
     if not _same_residues(base, other):
         return False
@@ -281,10 +281,6 @@ def _private_rows(record: RoundRecord) -> Iterator[_PrivateRows]:
 def _bounds(record: RoundRecord) -> NDArray[np.float64]:
     parts = [group.bounds for group in record.groups if isinstance(group, Contributions)]
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def _same_bounds(base: RoundRecord, other: RoundRecord) -> bool:
-    return bool(np.array_equal(_bounds(base), _bounds(other)))
 
 
 def _same_residues(base: RoundRecord, other: RoundRecord) -> bool:

@@ -27,11 +27,12 @@ from ..step.refusals import REMEDY
 from ..step.values import SERVER
 from .cancellation import OTHER, Columns, History, Noised, Origin, cancelled_terms
 from .rounding import meet, meet_in_sums, rounded_by
-from .sparse_rows import added, diagonal, pruned, stacked, widened
+from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+Change = Callable[["csr_array"], "csr_array"]  # of one part of rows
 _COEFFICIENTS = (2.0**-80, 2.0**80)  # what float32 holds, with room for small and large values
 
 
@@ -214,6 +215,11 @@ class LinearForms:
         made.seen = self.seen
         return made
 
+    def _each(self, change: Change, of_sizes: Change | None = None) -> LinearForms:
+        """Rows whose parts were changed alike, but for sizes."""
+        parts = (self.matrix, change), (self.residue, change), (self.rounded, of_sizes or change)
+        return self._with(*(None if of is None else by(of) for of, by in parts))
+
     @property
     def shape(self) -> tuple[int]:
         """The number of rows; how many coordinates they have is not known in a trace."""
@@ -356,8 +362,6 @@ class LinearForms:
 
     def _scaled(self, by: np.ndarray) -> LinearForms:
         """Rows times one number, or one each."""
-        from scipy.sparse import diags_array
-
         if not np.isfinite(by).all():
             wrong = by[~np.isfinite(by)][0]
             raise UndeclaredOperation(
@@ -365,13 +369,9 @@ class LinearForms:
             )
         if len(by) == 1:
             one = float(by[0])
-            scaled = self._with(
-                self.matrix * one,
-                None if self.residue is None else self.residue * one,
-                None if self.rounded is None else self.rounded * abs(one),
-            )
+            scaled = self._each(lambda of: of * one, lambda of: of * abs(one))
         else:
-            scaled = self._taken(diags_array(by).tocsr())
+            scaled = self._times(by)
         # Coefficients that leave the floats of a run are data or noise that it does not have.
         self._check_range(scaled.matrix, by)
         return scaled
@@ -394,18 +394,12 @@ class LinearForms:
 
     def only(self, mask: np.ndarray) -> LinearForms:
         """The rows of a mask as they are; the others hold nothing."""
-        from scipy.sparse import csr_array
+        return self._times(mask.astype(float))
 
-        at = np.flatnonzero(mask)
-        return self._taken(csr_array((np.ones(len(at)), (at, at)), shape=(len(mask), len(mask))))
-
-    def _taken(self, rows: csr_array) -> LinearForms:
-        """Rows of a matrix with one entry a row, times these."""
-        return self._with(
-            rows @ self.matrix,
-            None if self.residue is None else rows @ self.residue,
-            None if self.rounded is None else abs(rows) @ self.rounded,
-        )
+    def _times(self, by: np.ndarray) -> LinearForms:
+        """Each row times a number of its own."""
+        size = np.abs(by)
+        return self._each(lambda of: scaled_rows(by, of), lambda of: scaled_rows(size, of))
 
     def beside(self, other: LinearForms) -> LinearForms:
         """Rows of two forms of one trace of which no row is in both, so that none cancels."""
@@ -421,11 +415,7 @@ class LinearForms:
 
     def __getitem__(self, index: Any) -> LinearForms:
         pick = index.cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-        return self._with(
-            self.matrix[pick],
-            None if self.residue is None else self.residue[pick],
-            None if self.rounded is None else self.rounded[pick],
-        )
+        return self._each(lambda of: of[pick])
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
@@ -479,10 +469,7 @@ def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearFo
     from scipy.sparse import csr_array
 
     first = every[0]
-    if any(
-        linear_forms.block != first.block or linear_forms.residue is not None
-        for linear_forms in every
-    ):
+    if any(one.block != first.block or one.residue is not None for one in every):
         raise UndeclaredOperation("round.remembered of values of two blocks, or of more than noise")
     count, width = first.shape[0], max(linear_forms.matrix.shape[1] for linear_forms in every)
     below = first._with(stacked([linear_forms.matrix for linear_forms in every], width))

@@ -74,6 +74,7 @@ class RoundTrace:
     def __init__(self, record: RoundRecord, *, unit: Unit = Unit.RECORD) -> None:
         self.record, self.unit = record, unit
         self.scale_of: tuple[RoundTrace, float] | None = None
+        self.local_views: Any = None  # once they are asked for
         self.groups = record.groups
         self.blames = record.blames
         self.vectors = record.vectors()
@@ -127,7 +128,8 @@ class RoundTrace:
         """The closed view of an adversary, over all agents' contributions; see `seen_rows`."""
         rows, names, unseen = self.seen_rows(adversary, end_state=end_state)
         rows = self.expand(rows, unseen=unseen)
-        keep = np.flatnonzero(np.diff(rows[:, self._private_columns(adversary)].indptr))
+        private = np.r_[self._contribution_columns(), self.unknown_noise(adversary)]
+        keep = np.flatnonzero(np.diff(rows[:, private].indptr))
         rows = rows[keep]
         return View(
             contributions=rows[:, self._contribution_columns()],
@@ -189,9 +191,6 @@ class RoundTrace:
             if not knowers & adversary.agents
         ]
         return np.asarray(unknown, dtype=int)
-
-    def _private_columns(self, adversary: Adversary) -> np.ndarray:
-        return np.r_[self._contribution_columns(), self.unknown_noise(adversary)]
 
     def of_victim(self, victim: int) -> dict[Key, tuple[list[int], list[float], Draws]]:
         """Positions among the contributions, bounds and participation, by batch and cohort."""

@@ -34,6 +34,7 @@ import numpy as np
 
 from ...privacy.errors import UndeclaredOperation
 from ..step.floor import NO_FLOOR, UNIT, Beside, Floor
+from .sparse_rows import scaled_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,9 @@ class Kinds(NamedTuple):
 
 def holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
     """(rows,) whether each has an entry, other than 0, among columns."""
-    return np.asarray(abs(rows) @ mask[: rows.shape[1]].astype(float)) > 0
+    found = np.cumsum(mask[rows.indices] & (rows.data != 0))
+    upto = np.concatenate([[0], found])[rows.indptr]
+    return upto[1:] > upto[:-1]
 
 
 def _own(rows: csr_array, kinds: Kinds) -> csr_array:
@@ -108,16 +111,10 @@ def rounded_by(size: csr_array, roundings: np.ndarray | float, kinds: Kinds) -> 
     Returns:
         (rows, columns); None where it rounds nothing.
     """
-    from scipy.sparse import csr_array, diags_array
-
-    width = size.shape[1]
-    public = kinds.public[:width]
-    if not public[size.indices].any():
+    if not kinds.public[size.indices].any():
         return None
     private = holds(size, kinds.data) | holds(size, kinds.noise)
-    many = np.where(private, roundings, 0.0)
-    found = csr_array(diags_array(many) @ size.multiply(public.astype(float)[None, :]))
-    found.eliminate_zeros()
+    found = scaled_rows(np.where(private, roundings, 0.0), size, kinds.public.astype(float))
     return found if found.nnz else None
 
 
@@ -134,8 +131,6 @@ def meet(
     Raises:
         UndeclaredOperation: data are added to noise that was rounded more than once.
     """
-    from scipy.sparse import csr_array, diags_array
-
     if rounded is None:
         return None
     has_data, has_noise = holds(theirs, kinds.data), holds(theirs, kinds.noise)
@@ -145,11 +140,9 @@ def meet(
     asked = (was & has_noise) | late
     if not asked.any():
         return None
-    from_theirs = diags_array(has_noise.astype(float))
-    from_mine = diags_array((~has_noise).astype(float))
-    own = from_theirs @ _own(theirs, kinds) + from_mine @ _own(mine, kinds)
+    own = scaled_rows(has_noise.astype(float), _own(theirs, kinds))
     at = np.flatnonzero(asked)
-    hides = csr_array(own)[at]
+    hides = (own + scaled_rows((~has_noise).astype(float), _own(mine, kinds)))[at]
     return Meeting(at, rounded[at], np.sqrt(_squares(hides)), hides)
 
 

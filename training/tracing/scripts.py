@@ -27,7 +27,7 @@ from ..step.perform import histories_of, perform
 from ..step.script import Operation, UnplannedOperation
 from ..step.values import Agents
 from .round_trace import RoundTrace
-from .traced_round import TracedRound
+from .traced_round import UNLOOKED, RepeatedRound, TracedRound
 
 Step = Callable[..., Any]
 Lines = tuple[Operation, ...]
@@ -294,10 +294,6 @@ class TracedCall(NamedTuple):
     floor: Floor
     secrets: frozenset[str]
 
-    def does_as(self, other: TracedCall) -> bool:
-        """Whether two rounds did the same."""
-        return self.script == other.script
-
 
 def trace_round(
     step: Step,
@@ -384,14 +380,15 @@ def check_repeats(
         UnsupportedView: a round does not do the same again.
     """
     for order in (reversed(calls), iter(calls)):
-        again = TracedRound(graph.at(0), index=0)
-        own = with_copies(step)
+        own, again = with_copies(step), RepeatedRound(graph.at(0), index=0)
         same = perform(with_copies(init), again, number=0).script == start
-        for call in order:
-            _, repeated = trace_round(
-                own, call.before, graph=graph.at(call.number), index=call.number
-            )
-            same = same and call.does_as(repeated)
+        for number, before, script, *_ in order:
+            held = {
+                n: Agents(UNLOOKED) for n, v in before._asdict().items() if isinstance(v, Agents)
+            }
+            again = RepeatedRound(graph.at(number), index=number)
+            repeated = perform(own, again, number=number, state=before._replace(**held))
+            same = same and script == repeated.script
         if not same:
             raise UnsupportedView(
                 "the step does something else when it is traced again, so that what it will do in "

@@ -31,6 +31,23 @@ def added(one: csr_array | None, other: csr_array | None, sign: float) -> csr_ar
     return widened(one, width) + sign * widened(other, width)
 
 
+def scaled_rows(by: np.ndarray, rows: csr_array, columns: np.ndarray | None = None) -> csr_array:
+    """Rows times a number each, and columns likewise: a product of diagonal matrices and these.
+
+    Entries stand as in scipy's product, in the reverse order and without zeros: sums over them are
+    the same to the last digit.
+    """
+    from scipy.sparse import csr_array
+
+    lengths = np.diff(rows.indptr)
+    at = np.repeat(rows.indptr[:-1] + rows.indptr[1:] - 1, lengths) - np.arange(rows.nnz)
+    data = rows.data if columns is None else rows.data * columns[rows.indices]
+    parts = np.repeat(by, lengths) * data[at], rows.indices[at], rows.indptr.copy()
+    made = csr_array(parts, shape=rows.shape)
+    made.eliminate_zeros()
+    return made
+
+
 def widened(matrix: csr_array, columns: int) -> csr_array:
     """The same rows over at least `columns` columns; itself where it has them."""
     from scipy.sparse import csr_array

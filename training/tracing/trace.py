@@ -26,8 +26,8 @@ from ..graphs.graph import Graph, GraphSequence, Topology
 from ..graphs.participation import ReducedGraph, number_of_sets, reduced, sets_missing
 from ..step.final_release import FinalRelease
 from ..step.missing import alike_agents, check_unaware, check_weights, uses_links
-from ..step.perform import Performed, perform
-from .equivalent_rounds import EarlierRounds, is_equivalent
+from ..step.perform import perform
+from .equivalent_rounds import EarlierRounds, is_equivalent, scale_between
 from .linear_forms import Contributions
 from .record import RoundRecord
 from .round_trace import RoundTrace
@@ -135,19 +135,23 @@ def trace(
     # carries public tensors that change, has no two rounds alike, and every round is traced.
     # A graph's second turn is traced as its last: a step that counts rounds in secret shows it.
     turns, calls, after = dict[Graph, RoundTrace](), dict[Graph, TracedCall](), state
-    every, first_turn = list[TracedCall](), _first_turns(graph, rounds)
-    for of, number in (*first_turn.items(), *_last_turns(graph, rounds).items()):
+    every, in_turn, by_turn = list[TracedCall](), list[tuple[RoundTrace, int]](), list[TracedCall]()
+    for of, number in _turns(graph, rounds):
         before = after
         one, call = trace_round(own, before, graph=of, index=number)
         after = call.after
         if one.record.reads_index or not _same_public(before, after):
-            apart, scripts = _every_round(
-                init, step, begun, start.record, graph=graph, rounds=rounds, again=again
-            )
-            return AlgorithmTrace(start, apart, noise_multiplier, scripts, release)
+            earlier, own, after = EarlierRounds(), with_copies(step), state
+            for index in range(1, rounds + 1):  # one that repeats an earlier one is the same object
+                one, call = trace_round(own, after, graph=graph.at(index), index=index)
+                after = call.after
+                by_turn.append(call)
+                in_turn.append((earlier.matched(one, graph.at(index)), 1))
+            every = by_turn
+            break
         every.append(call)
         if of in turns and not (
-            is_equivalent(turns[of].record, one.record) and calls[of].does_as(call)
+            is_equivalent(turns[of].record, one.record) and calls[of].script == call.script
         ):
             raise UnsupportedView(
                 "the step differs between rounds without reading round.index: keep what changes in "
@@ -157,8 +161,13 @@ def trace(
         calls.setdefault(of, call)
     if again:
         check_repeats(init, step, begun.script, every, graph=graph)
-    period = min(rounds, len(graph.graphs))
-    by_turn = [calls[graph.at(index)] for index in range(1, period + 1)]
+    # The same round again and again, or the graphs in turn.
+    if not by_turn:
+        period = min(rounds, len(graph.graphs))
+        by_turn = [calls[graph.at(index)] for index in range(1, period + 1)]
+        each = 1 if len(graph.graphs) > 1 else rounds
+        in_turn = [(turns[graph.at(index)], each) for index in range(1, rounds // each + 1)]
+    secrets = start.record.secrets
     scripts = PlannedScripts(
         begun.script,
         [call.script for call in by_turn],
@@ -166,16 +175,10 @@ def trace(
         graph=graph,
         floors=[
             start.record.floor,
-            *floors_of(own, by_turn, graph=graph, rounds=rounds, secrets=start.record.secrets),
+            *floors_of(own, by_turn, graph=graph, rounds=rounds, secrets=secrets),
         ],
-        unclipped=_never_clips(start.record, *[of.record for of in turns.values()]),
+        unclipped=_never_clips(start.record, *[of.record for of, _ in in_turn]),
     )
-
-    # The same round again and again, or the graphs in turn.
-    if len(graph.graphs) == 1:
-        (only,) = turns.values()
-        return AlgorithmTrace(start, [(only, rounds)], noise_multiplier, scripts, release)
-    in_turn = [(turns[graph.at(index)], 1) for index in range(1, rounds + 1)]
     return AlgorithmTrace(start, in_turn, noise_multiplier, scripts, release)
 
 
@@ -217,7 +220,7 @@ def with_missing(
     without = list[tuple[frozenset[int], AlgorithmTrace]]()
     for away in sets_missing(graph.agents, missing, alike=alike, victim=victim):
         for reduced_graph in reduced(graph, away, links=uses_links(scripts)):
-            algorithm_trace = trace(
+            one = trace(
                 init,
                 step,
                 graph=reduced_graph,
@@ -225,28 +228,18 @@ def with_missing(
                 noise_multiplier=found.noise_multiplier,
                 release=found.release,
             )
-            check_unaware(
-                scripts, [algorithm_trace.scripts.start, *algorithm_trace.scripts.rounds], away
-            )
-            without.append((away, algorithm_trace))
+            check_unaware(scripts, [one.scripts.start, *one.scripts.rounds], away)
+            without.append((away, one))
     return found._replace(without=tuple(without), alike=alike)
 
 
-def _first_turns(graph: Topology | ReducedGraph, rounds: int) -> dict[Graph, int]:
-    """Of every graph the first round in which it is used."""
-    found: dict[Graph, int] = {}
-    for index in range(1, min(rounds, len(graph.graphs)) + 1):
-        found.setdefault(graph.at(index), index)
-    return found
-
-
-def _last_turns(graph: Topology | ReducedGraph, rounds: int) -> dict[Graph, int]:
-    """Of every graph that is used more than once the last round, in the order of the first."""
-    period, first = len(graph.graphs), _first_turns(graph, rounds)
-    found = dict.fromkeys(first, 0)
-    for index in range(max(1, rounds - period + 1), rounds + 1):
-        found[graph.at(index)] = index
-    return {of: last for of, last in found.items() if last > first[of]}
+def _turns(graph: Topology | ReducedGraph, rounds: int) -> list[tuple[Graph, int]]:
+    """Of every graph the first round that uses it, and then of those with several the last."""
+    period = len(graph.graphs)
+    first = {graph.at(index): index for index in range(min(rounds, period), 0, -1)}
+    last = {graph.at(i): i for i in range(max(1, rounds - period + 1), rounds + 1)}
+    every = sorted(first.items(), key=lambda turn: turn[1])
+    return [*every, *((of, last[of]) for of, index in every if last[of] > index)]
 
 
 def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
@@ -281,40 +274,6 @@ def check_noise(noise_multiplier: float | None, *functions: Step) -> None:
             )
 
 
-def _every_round(
-    init: Step,
-    step: Step,
-    begun: Performed,
-    start: RoundRecord,
-    *,
-    graph: Topology | ReducedGraph,
-    rounds: int,
-    again: bool,
-) -> tuple[list[tuple[RoundTrace, int]], PlannedScripts]:
-    """Each round by itself; one that repeats an earlier one is the same object."""
-    found, earlier, calls = list[RoundTrace](), EarlierRounds(), list[TracedCall]()
-    own, state = with_copies(step), begun.state
-    for index in range(1, rounds + 1):
-        one, call = trace_round(own, state, graph=graph.at(index), index=index)
-        calls.append(call)
-        state = call.after
-        found.append(earlier.matched(one, graph.at(index)))
-    if again:
-        check_repeats(init, step, begun.script, calls, graph=graph)
-    scripts = PlannedScripts(
-        begun.script,
-        [call.script for call in calls],
-        last=rounds,
-        graph=graph,
-        floors=[
-            start.floor,
-            *floors_of(own, calls, graph=graph, rounds=rounds, secrets=start.secrets),
-        ],
-        unclipped=_never_clips(start, *[of.record for of in found]),
-    )
-    return [(round_, 1) for round_ in found], scripts
-
-
 def _never_clips(*records: RoundRecord) -> bool:
     """Whether there are sums of data, and none has a bound."""
     bounds = [g.bounds for of in records for g in of.groups if isinstance(g, Contributions)]
@@ -324,6 +283,20 @@ def _never_clips(*records: RoundRecord) -> bool:
 def _same_public(before: Any, after: Any) -> bool:
     pairs = zip(before, after, strict=True)
     return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+
+
+def refer_to(reference: AlgorithmTrace, other: AlgorithmTrace) -> None:
+    """Set `scale_of` in the rounds of another trace that are the reference's but for a scale.
+
+    Their mu is that number times mu there, for every adversary and victim, and is found once.
+    """
+    for (like, _), (one, _) in zip(reference.rounds, other.rounds, strict=False):
+        if one.scale_of is None and (by := scale_between(like.record, one.record)) is not None:
+            one.scale_of = like, by
+        if one.scale_of is not None and (base := one.scale_of[0].scale_of) is not None:
+            one.scale_of = base[0], base[1] * one.scale_of[1]
+    for (_, without), (_, others) in zip(reference.without, other.without, strict=False):
+        refer_to(without, others)
 
 
 class Part(NamedTuple):

@@ -357,8 +357,9 @@ class TracedRound(Operations):
         rows = self._record.rows(value if weights is None else value * weights, "sum_in")
         if weights is not None and self._graph.unannounced:
             self._record.check_received(rows)
-        edges = np.arange(len(self._receivers))
-        return Agents(combined(csr_array((np.ones(len(edges)), (self._receivers, edges))), rows))
+        edges, ends = np.arange(len(self._receivers)), np.arange(self.agents + 1)
+        starts = np.searchsorted(self._receivers, ends)  # edges are sorted by receiver
+        return Agents(combined(csr_array((np.ones(len(edges)), edges, starts)), rows))
 
     def own(self, value: Edges) -> Agents:
         """See `Round.own`."""
@@ -392,18 +393,16 @@ class TracedRound(Operations):
         # Data of the secret's owner, of the same batch, and heuristic from here on.
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
-        secret_bounds = self._record.bounds_of_secret(
-            secret, "bounded", absent=bool(self._graph.absent)
-        )
+        one = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
         self._record.blames.append(blame)
         return self._record.contributed(
             self._graph.active,
-            bounds=lipschitz * secret_bounds.bounds,
-            batch=secret_bounds.batch,
-            draws=secret_bounds.draws,
+            bounds=lipschitz * one.bounds,
+            batch=one.batch,
+            draws=one.draws,
             blame=blame,
             block=secret.rows.block,
-            reach=secret_bounds.reach,
+            reach=one.reach,
         )
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
@@ -423,3 +422,46 @@ class TracedRound(Operations):
     def finish(self, state: Any) -> RoundRecord:
         """The record of the round, once the step has returned its state."""
         return self._record.finish(state, agents=self.agents, absent=self._graph.absent)
+
+
+class _Unlooked:
+    """Rows of which nobody asks what they are made of: all that is made of them is such, too."""
+
+    def of_table(self, *_: object) -> _Unlooked:
+        return self
+
+    __add__ = __sub__ = __mul__ = __getitem__ = of_table
+
+
+UNLOOKED = _Unlooked()
+
+
+class RepeatedRound(TracedRound):
+    """A round that was traced before, done again for its script alone.
+
+    A step sees no row, so what it does cannot depend on what rows are made of. What an operation
+    refuses follows from what scripts hold: one that was traced and has the same script is refused
+    nothing, and one with another script is no repetition.
+    """
+
+    def do(self, name: str, values: Values, how: How) -> Any:
+        """Of each operation that makes rows, a value of the kind that it makes."""
+        if name in ("draw", "cohort", "of_agents", "of_edges"):  # tokens, and public numbers
+            return self._carry_out(name, values, how)
+        if name == "clipped_sums":
+            return tuple(type(point)(UNLOOKED) for point in values[0])
+        if name in ("clipped_mean", "noise"):
+            return type(values[0])(UNLOOKED)
+        if name in ("upload", "average"):
+            return Server(UNLOOKED)
+        return (Edges if name in ("broadcast", "reply", "spread") else Agents)(UNLOOKED)
+
+    def held(self, field: str, value: Agents) -> Agents:
+        """See `Operations.held`."""
+        del field
+        return value
+
+    def kept(self, old: Agents, new: Agents) -> Agents:
+        """See `Operations.kept`."""
+        del old
+        return new

@@ -235,7 +235,8 @@ def test_every_operation_keeps_the_block_of_its_value():
         assert [value_of(value).rows.block for value in kept] == [1] * len(kept)
         return state
 
-    groups = traced(start_blocks, step, ring(4)).groups
+    found = trace(start_blocks, step, graph=ring(4), rounds=1, noise_multiplier=1.0, again=False)
+    groups = found.rounds[0][0].groups
     assert {g.block for g in groups[2:]} == {0, 1}
     assert all(g.block == 1 for g in groups if isinstance(g, Messages))
 
