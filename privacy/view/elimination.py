@@ -66,8 +66,8 @@ class Factors(NamedTuple):
 def entries(start: np.ndarray, which: np.ndarray) -> np.ndarray:
     """Positions start[i], ..., start[i + 1] - 1 for every i of `which`, one after the other."""
     first, count = start[which], start[which + 1] - start[which]
-    before = np.cumsum(count) - count
-    return np.repeat(first - before, count) + np.arange(count.sum())
+    before = count.cumsum() - count
+    return np.asarray((first - before).repeat(count) + np.arange(count.sum()))
 
 
 def rows_at(matrix: Any, which: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_records
 from ..exposure.whole_run import InAllRounds, check_turns
 from ..persons import Holders, person_joint_sensitivities
-from ..tracing.trace import AlgorithmTrace, at_unit
+from ..tracing.trace import AlgorithmTrace, at_unit, refer_to
 from .accounted_run import AccountedRun
 from .targets import multiplier_for
 
@@ -285,20 +285,22 @@ def figures_of(
         return Figures(without_noise(found, silent), 0.0, traces)
     # At 1 the run itself is what every other noise is held against.
     traces = subject.trace(noise_multiplier)
-    if noise_multiplier == 1:
-        first = asked.found_in(traces, subject)
-        second = asked.found_in(subject.reference(2.0), subject)
-    else:
-        first = asked.found_in(subject.reference(1.0), subject)
-        second = asked.found_in(traces, subject)
-    found = proportional(first, second, noise_multiplier=noise_multiplier)
+    both = [subject.reference(2.0 if noise_multiplier == 1 else 1.0), traces]
+    first, second = reversed(both) if noise_multiplier == 1 else both
+    refer_to(first, second)
+    found = proportional(
+        asked.found_in(first, subject),
+        asked.found_in(second, subject),
+        noise_multiplier=noise_multiplier,
+    )
     return Figures(found, float(noise_multiplier), traces)
 
 
 def _calibrated(
     subject: AccountedRun, asked: FigureRequest, statement: Statement, *, goal: Goal, target: str
 ) -> Figures:
-    unit = asked.found_in(subject.reference(1.0), subject)
+    reference = subject.reference(1.0)
+    unit = asked.found_in(reference, subject)
     expected = unit[target]
     for _ in range(_PASSES):
         # Taken to hold at any noise, which the trace at the multiplier then has to bear out.
@@ -306,6 +308,7 @@ def _calibrated(
             expected._replace(noise_multiplier=None), statement=statement, goal=goal
         )
         traces = subject.trace(multiplier)
+        refer_to(reference, traces)
         second = asked.found_in(traces, subject)
         found = proportional(unit, second, noise_multiplier=multiplier)
         if found[target].releases == expected.releases:

@@ -135,11 +135,7 @@ def _each(
     charged one by one to all.
     """
     for sums in (True, False):
-        each = [
-            (run, joint_sensitivity)
-            for run in runs
-            for joint_sensitivity in run.of_those_there(asked, sums=sums)
-        ]
+        each = [(run, found) for run in runs for found in run.of_those_there(asked, sums=sums)]
         if len({tuple(r.summed for r in one.releases) for _, one in each}) <= 1:
             break
     return each
@@ -179,7 +175,9 @@ class _Run:
 
     @cached_property
     def _local_views(self) -> list[LocalViews]:
-        return [LocalViews(base) for base in self._bases]
+        for base in self._bases:  # which traces share whose rounds are it but for a scale
+            base.local_views = base.local_views or LocalViews(base)
+        return [base.local_views for base in self._bases]
 
     def of_those_there(
         self, asked: Sequence[tuple[Adversary, Sequence[int]]], *, sums: bool = True
@@ -238,13 +236,7 @@ class _Run:
         try:
             # From above: what each victim loses at most to adversaries who see more.
             bounds = [
-                (
-                    who,
-                    [
-                        local_view.bracket(self._under_encryption(who))
-                        for local_view in self._local_views
-                    ],
-                )
+                (who, [one.bracket(self._under_encryption(who)) for one in self._local_views])
                 for who in adversaries
             ]
             above = [(who, [more for _, more in both]) for who, both in bounds]
@@ -371,16 +363,14 @@ class _Run:
             return sensitivity._replace(because=because)
         if sensitivity.because:
             return sensitivity
-        effective = self._under_encryption(sensitivity.adversary)
-        if self._last is None or self._last[0] != effective:
-            self._last = effective, [base.view(effective) for base in self._bases]
+        found = self._under_encryption(sensitivity.adversary)
+        if self._last is None or self._last[0] != found:
+            self._last = found, [base.view(found) for base in self._bases]
         first = {id(part.base): part.first for part in reversed(self._parts)}
         reasons = [
             (s.mu, s.because)
             for base, view in zip(self._bases, self._last[1], strict=True)
-            for s in base.sensitivities_in(
-                view, effective, sensitivity.victim, round=first[id(base)]
-            )
+            for s in base.sensitivities_in(view, found, sensitivity.victim, round=first[id(base)])
         ]
         return sensitivity._replace(because=_most(reasons))
 
@@ -397,8 +387,8 @@ def _different(
     for who, views in adversaries:
         touched = {v for view in views for v in view.touched()} & victims
         alike = tuple(id(view.shared) for view in views)
-        new = pending.setdefault(alike, set(victims)) - touched - who.agents
-        pending[alike] -= new
+        new = pending.setdefault(alike, victims) - touched - who.agents
+        pending[alike] = pending[alike] - new
         for v in sorted(touched | new):
             yield who, v, views
 

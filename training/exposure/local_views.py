@@ -53,9 +53,11 @@ class LocalViews:
         self.problems: dict[Any, _Problem] = {}
         self._relations = Relations(trace.record)
         self._shared: dict[bytes, SharedView] = {}
+        self._closed: dict[bool, SharedView] = {}  # with every message on a link, or none
         self.found: dict[Any, list[Sensitivity]] = {}
         self._batches: dict[int, _VictimBatches] = {}
         self._alike: dict[Any, int] = {}
+        self.asked: dict[Any, list[Sensitivity]] = {}
         self._seen_by, self._known_to = _seen_by(trace), _known_to(trace)
 
     def of_adversary(self, who: Adversary) -> AdversaryView:
@@ -67,11 +69,13 @@ class LocalViews:
         if who.sees is Sees.ONE_MESSAGE:
             raise UnsupportedView(f"{who.name} has no closed view; use single_message")
         # Every message on a link, or none: neighbours' own are added row by row.
-        seen = np.zeros(self.trace.columns, dtype=bool)
-        if who.sees is Sees.LINKS:
-            for g in self.trace.messages:
+        links = who.sees is Sees.LINKS
+        if links not in self._closed:
+            seen = np.zeros(self.trace.columns, dtype=bool)
+            for g in self.trace.messages if links else ():
                 seen[g.start : g.start + g.size] = g.crossing
-        shared = self._shared_view(seen)
+            self._closed[links] = self._shared_view(seen)
+        shared = self._closed[links]
         if who.sees is Sees.OWN_LINKS and shared.undetermined:
             shared = self._settled(shared, self._seen_by.of(who.agents))
         return self._view_over(shared, who)
@@ -141,10 +145,8 @@ class LocalViews:
         """
         if origin is not None:
             group, *ends = shared.places[rows].T
-            from_here = [
-                np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends
-            ]
-            rows = rows[np.lexsort((*reversed(from_here), group))]
+            one = [np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends]
+            rows = rows[np.lexsort((*reversed(one), group))]
         A, columns, names = _renamed(
             shared.contributions, rows, None, by_content=origin is not None
         )
@@ -195,6 +197,7 @@ class AdversaryView:
         self._views, self._who = views, who
         self._rows, self._known = rows, known
         self._spanning: list[tuple[np.ndarray, _Local]] = []
+        self._seen = id(shared), rows.tobytes(), known.tobytes()
 
     def touched(self) -> list[int]:
         """Victims who may fare otherwise than against one who sees the shared view alone."""
@@ -215,6 +218,12 @@ class AdversaryView:
         """
         if victim in self._who.agents:
             raise UnsupportedView(f"{self._who.name} contains the victim {victim}; choose another")
+        asked = (self._seen, victim, sums)  # what one sees decides, whoever it is
+        if asked not in self._views.asked:
+            self._views.asked[asked] = self._found(victim, sums=sums)
+        return self._views.asked[asked]
+
+    def _found(self, victim: int, *, sums: bool) -> list[Sensitivity]:
         of = self._views.batches(victim)
         local = self._local(of.contributions)
         # A victim whose columns are called the same in the same problem was looked at before.
@@ -385,16 +394,17 @@ def _renamed(
         named, names = again[named], again[names]
         order = np.lexsort((named, row))
         data, named, row = data[order], named[order], row[order]
-    indptr = np.r_[0, np.cumsum(np.bincount(row, minlength=len(rows)))]
+    indptr = np.concatenate([[0], np.bincount(row, minlength=len(rows)).cumsum()])
     return _Parts(data, named, indptr), used, names
 
 
 def _by_appearance(things: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The different ones ascending, each named by when it first appears, and those names."""
-    used, first, at = np.unique(things, return_index=True, return_inverse=True)
-    names = np.empty(len(used), dtype=int)
-    names[np.argsort(first)] = np.arange(len(used))
-    return used, names[at], names
+    listed = things.tolist()  # few, for which np.unique takes longer
+    names = {one: name for name, one in enumerate(dict.fromkeys(listed))}
+    used = np.array(sorted(names), dtype=things.dtype)
+    found = (np.array([names[one] for one in of], dtype=int) for of in (listed, used.tolist()))
+    return used, next(found), next(found)
 
 
 def _matrix(parts: _Parts) -> Any:

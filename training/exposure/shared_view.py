@@ -238,15 +238,11 @@ class SharedView:
     def touched(self, rows: np.ndarray, known: np.ndarray) -> np.ndarray:
         """Owners whose figure may change when hidden rows are seen and sources are known."""
         less_noisy = rows_at(self._rows_of_source, known)
-        labels = np.unique(
-            np.r_[
-                self._label[less_noisy[self.is_seen[less_noisy]]],
-                self._label[len(self.is_seen) + rows_at(self.noise, rows)],
-            ]
-        )
+        at = less_noisy[self.is_seen[less_noisy]], len(self.is_seen) + rows_at(self.noise, rows)
+        labels = np.unique(self._label[np.concatenate(at)])
         spans = entries(self._first_owner, labels)
         mine = self.owners[rows_at(self.contributions, rows)]
-        return np.unique(np.r_[mine, self._owners_by_label[spans]])
+        return np.unique(np.concatenate([mine, self._owners_by_label[spans]]))
 
     def rows_holding(self, contributions: np.ndarray) -> np.ndarray:
         """Rows, seen or not, that hold one of the contributions."""
@@ -370,10 +366,10 @@ def _linked(R: csr_array) -> list[tuple[np.ndarray, csr_array]]:
     columns = np.unique(R.indices)
     R = R[:, columns]
     _, labels = connected_components(block_array([[None, R], [R.T, None]]), directed=False)
-    of_row, of_column = labels[: R.shape[0]], labels[R.shape[0] :]
+    of_row, of_one = labels[: R.shape[0]], labels[R.shape[0] :]
     return [
-        (columns[of_column == label], R[of_row == label][:, of_column == label])
-        for label in np.unique(of_column)
+        (columns[of_one == label], R[of_row == label][:, of_one == label])
+        for label in np.unique(of_one)
     ]
 
 
