@@ -36,6 +36,7 @@ from .mixing import (
     name_pieces,
     pieces,
     push_weights,
+    zeros,
 )
 
 SYMMETRIC = 1e-9
@@ -82,10 +83,11 @@ class Graph:
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights, dtype=np.float64)  # (A, A)
-        if weights.flags.writeable or weights.base is not None:
-            weights = weights.copy()  # which its giver cannot change
         object.__setattr__(self, "sums", check_mixing(self.name, weights, connected=self.connected))
         receivers, senders = np.nonzero(weights)  # row-major, so already (receiver, sender)
+        if weights.flags.writeable or weights.base is not None:
+            held, weights = weights, zeros(weights.shape)  # which its giver cannot change
+            weights[receivers, senders] = held[receivers, senders]
         derived = {
             "weights": weights,
             "receivers": receivers.astype(np.int64),
@@ -182,8 +184,7 @@ class Graph:
         """Whether every link is used in both directions; the weights may differ."""
         if not self.has_links:
             return True
-        support = self.weights != 0
-        return bool(np.array_equal(support, support.T))
+        return bool(self.weights[self.senders, self.receivers].all())
 
     @property
     def graphs(self) -> tuple[Graph]:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import enum
 import math
+import mmap
 from typing import Literal, get_args
 
 import numpy as np
@@ -37,6 +38,7 @@ WeightScheme = Literal["metropolis", "uniform"]
 MOST_AGENTS = 10_000
 _MOST_LINKS = 4_000_000  # in one direction each; a full graph of 2,000 agents
 _SUM_TOLERANCE = 1e-9
+_LARGE = 2**27  # bytes of zeros: weights of 4,096 agents
 
 
 class Sums(enum.StrEnum):
@@ -81,12 +83,21 @@ def mixing_weights(
             "to 1 and mixing would move the mean; use weights='metropolis'"
         )
     # With equal degrees both schemes give 1/n_i.
-    weights = np.zeros(links.shape)  # (A, A)
+    weights = zeros(links.shape)  # (A, A)
     receivers, senders = np.nonzero(links)
     weights[receivers, senders] = 1.0 / (1.0 + np.maximum(degree[receivers], degree[senders]))
     np.fill_diagonal(weights, 1.0 - weights.sum(axis=1))
-    weights.setflags(write=False)  # a graph keeps it as it is, and memory that was never written
     return weights
+
+
+def zeros(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Zeros of which large ones take memory where they are written alone, in small pages."""
+    size = 8 * math.prod(shape)
+    if size < _LARGE or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape)
+    held = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(held).reshape(shape)
 
 
 def check_agents(name: str, agents: int, *, graphs: int = 1) -> None:
@@ -167,10 +178,13 @@ def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = T
     """
     if weights.ndim != 2 or weights.shape[0] != weights.shape[1] or weights.shape[0] == 0:
         raise InputError(f"weights of {name!r} have shape {weights.shape}, must be square (A, A)")
-    _check_links(name, weights != 0)
-    for fault, where in (("not finite", ~np.isfinite(weights)), ("negative", weights < 0)):
+    links = weights != 0
+    _check_links(name, links)
+    ends = np.stack(np.nonzero(links), axis=1)
+    held = weights[ends[:, 0], ends[:, 1]]
+    for fault, where in (("not finite", ~np.isfinite(held)), ("negative", held < 0)):
         if where.any():
-            i, j = np.argwhere(where)[0]
+            i, j = ends[where][0]
             raise InputError(f"weights[{i}, {j}]={weights[i, j]} of {name!r} is {fault}")
     sums = _sums(name, weights)
     if (weights.diagonal() <= 0).any():
@@ -178,7 +192,7 @@ def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = T
         raise InputError(
             f"weights[{i}, {i}]=0 of {name!r} must be positive: agent {i} would drop its own model"
         )
-    found = pieces(weights != 0, both_ways=False) if connected else []
+    found = pieces(links, both_ways=False) if connected else []
     if len(found) > 1:
         raise InputError(
             f"graph {name!r} falls into {len(found)} pieces ({name_pieces(found)}) that do not "
