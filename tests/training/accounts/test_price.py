@@ -50,7 +50,7 @@ def test_more_of_anything_takes_longer():
         return price_of(subject(name, graph, **more)).seconds  # type: ignore[arg-type]
 
     assert seconds("dpdl") < seconds("dpdl", "full")
-    assert seconds("ldp-dsgd") + 0.4 < seconds("decor") < seconds("ldp-dsgd") + 0.6  # 8 agents
+    assert seconds("ldp-dsgd") + 0.1 < seconds("decor") < seconds("ldp-dsgd") + 0.3  # 8 agents
     assert seconds("dp-netfleet") < seconds("dp-netfleet", local_steps=50)
     changing = {"clip_decay": 2.0, "graph": "directed-exponential"}
     assert seconds("dyn-d2p", **changing) < seconds("dyn-d2p", rounds=99, **changing)
