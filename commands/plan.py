@@ -70,9 +70,9 @@ def plan(
     gc.set_threshold(20_000, 20)  # modules are no garbage, and a plan makes little of it
     # Options that say nothing together.
     trust(trust_code)
-    sweeps, every, check = asked.sweeps, asked.every_agent, asked.check
+    sweeps, every_agent, check = asked.sweeps, asked.every_agent, asked.check
     json = format is TextFormat.JSON
-    if every and (sweeps or not json):
+    if every_agent and (sweeps or not json):
         raise InputError(
             "--every-agent adds to the JSON of one plan; give --format json, and no --sweep"
         )
@@ -80,7 +80,7 @@ def plan(
         raise InputError("--strict and --check are about one plan; leave --sweep out")
     if asked.out is not None and not check:
         raise InputError("--out names the folder that --check looks at; give --check too")
-    if asked.recipients is not None and (sweeps or asked.statement or every):
+    if asked.recipients is not None and (sweeps or asked.statement or every_agent):
         raise InputError("--recipients is about one plan; leave the other options but --format out")
     if asked.statement and (sweeps or format is not TextFormat.TABLE):
         raise InputError("--statement prints a paragraph; leave --format and --sweep out")
@@ -110,9 +110,11 @@ def plan(
         ready = check_ready(config, out=asked.out, notice=notice)
     with waiting(told, "plan", "tracing the algorithm, and adding up its rounds"):
         planned = (
-            make_plan(config, every_agent=every, notice=notice) if ready is None else ready.plan
+            make_plan(config, every_agent=every_agent, notice=notice)
+            if ready is None
+            else ready.plan
         )
-    if ready is not None and every:
+    if ready is not None and every_agent:
         planned = make_plan(config, every_agent=True)
     advice = advise(config, planned)
     # A decision and a second trace, where these are asked for.

@@ -140,7 +140,9 @@ class _CheckedFigures:
         """Refuse what the second tracer has no answer for, whatever it would find."""
         pattern, why = self.subject.pattern, ""
         turns = pattern.kind in (PatternKind.CYCLE, PatternKind.ROUNDS)
-        apart = any(one.sampling_rate != 1.0 or one.rounds > 1 for one in first.releases)
+        apart = any(
+            release.sampling_rate != 1.0 or release.rounds > 1 for release in first.releases
+        )
         if self.noise == 0:
             why = "no noise is added, and no figure is finite"
         elif first.status is Status.CANNOT_BE_EXPRESSED:
@@ -387,7 +389,8 @@ def _more(who: Adversary, victim: int) -> str:
 
 def _square(first: JointSensitivity) -> float:
     return math.fsum(
-        one.joint_sensitivity**2 * one.rounds * one.several * one.summed for one in first.releases
+        release.joint_sensitivity**2 * release.rounds * release.several * release.summed
+        for release in first.releases
     )
 
 

@@ -135,7 +135,11 @@ def _each(
     charged one by one to all.
     """
     for sums in (True, False):
-        each = [(run, found) for run in runs for found in run.of_those_there(asked, sums=sums)]
+        each = [
+            (run, joint_sensitivity)
+            for run in runs
+            for joint_sensitivity in run.of_those_there(asked, sums=sums)
+        ]
         if len({tuple(r.summed for r in one.releases) for _, one in each}) <= 1:
             break
     return each
@@ -363,14 +367,16 @@ class _Run:
             return sensitivity._replace(because=because)
         if sensitivity.because:
             return sensitivity
-        found = self._under_encryption(sensitivity.adversary)
-        if self._last is None or self._last[0] != found:
-            self._last = found, [base.view(found) for base in self._bases]
+        effective = self._under_encryption(sensitivity.adversary)
+        if self._last is None or self._last[0] != effective:
+            self._last = effective, [base.view(effective) for base in self._bases]
         first = {id(part.base): part.first for part in reversed(self._parts)}
         reasons = [
             (s.mu, s.because)
             for base, view in zip(self._bases, self._last[1], strict=True)
-            for s in base.sensitivities_in(view, found, sensitivity.victim, round=first[id(base)])
+            for s in base.sensitivities_in(
+                view, effective, sensitivity.victim, round=first[id(base)]
+            )
         ]
         return sensitivity._replace(because=_most(reasons))
 

@@ -145,8 +145,10 @@ class LocalViews:
         """
         if origin is not None:
             group, *ends = shared.places[rows].T
-            one = [np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends]
-            rows = rows[np.lexsort((*reversed(one), group))]
+            from_here = [
+                np.where(of < 0, -1, (of - origin) % self.trace.record.agents) for of in ends
+            ]
+            rows = rows[np.lexsort((*reversed(from_here), group))]
         A, columns, names = _renamed(
             shared.contributions, rows, None, by_content=origin is not None
         )

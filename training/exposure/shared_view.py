@@ -366,10 +366,10 @@ def _linked(R: csr_array) -> list[tuple[np.ndarray, csr_array]]:
     columns = np.unique(R.indices)
     R = R[:, columns]
     _, labels = connected_components(block_array([[None, R], [R.T, None]]), directed=False)
-    of_row, of_one = labels[: R.shape[0]], labels[R.shape[0] :]
+    of_row, of_column = labels[: R.shape[0]], labels[R.shape[0] :]
     return [
-        (columns[of_one == label], R[of_row == label][:, of_one == label])
-        for label in np.unique(of_one)
+        (columns[of_column == label], R[of_row == label][:, of_column == label])
+        for label in np.unique(of_column)
     ]
 
 

@@ -469,7 +469,10 @@ def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearFo
     from scipy.sparse import csr_array
 
     first = every[0]
-    if any(one.block != first.block or one.residue is not None for one in every):
+    if any(
+        linear_forms.block != first.block or linear_forms.residue is not None
+        for linear_forms in every
+    ):
         raise UndeclaredOperation("round.remembered of values of two blocks, or of more than noise")
     count, width = first.shape[0], max(linear_forms.matrix.shape[1] for linear_forms in every)
     below = first._with(stacked([linear_forms.matrix for linear_forms in every], width))

@@ -220,7 +220,7 @@ def with_missing(
     without = list[tuple[frozenset[int], AlgorithmTrace]]()
     for away in sets_missing(graph.agents, missing, alike=alike, victim=victim):
         for reduced_graph in reduced(graph, away, links=uses_links(scripts)):
-            one = trace(
+            algorithm_trace = trace(
                 init,
                 step,
                 graph=reduced_graph,
@@ -228,8 +228,10 @@ def with_missing(
                 noise_multiplier=found.noise_multiplier,
                 release=found.release,
             )
-            check_unaware(scripts, [one.scripts.start, *one.scripts.rounds], away)
-            without.append((away, one))
+            check_unaware(
+                scripts, [algorithm_trace.scripts.start, *algorithm_trace.scripts.rounds], away
+            )
+            without.append((away, algorithm_trace))
     return found._replace(without=tuple(without), alike=alike)
 
 

@@ -393,16 +393,18 @@ class TracedRound(Operations):
         # Data of the secret's owner, of the same batch, and heuristic from here on.
         remedy = "the bound on how far the function stretches its secret"
         lipschitz = checked_number("lipschitz", lipschitz, least=0.0, most=math.inf, remedy=remedy)
-        one = self._record.bounds_of_secret(secret, "bounded", absent=bool(self._graph.absent))
+        secret_bounds = self._record.bounds_of_secret(
+            secret, "bounded", absent=bool(self._graph.absent)
+        )
         self._record.blames.append(blame)
         return self._record.contributed(
             self._graph.active,
-            bounds=lipschitz * one.bounds,
-            batch=one.batch,
-            draws=one.draws,
+            bounds=lipschitz * secret_bounds.bounds,
+            batch=secret_bounds.batch,
+            draws=secret_bounds.draws,
             blame=blame,
             block=secret.rows.block,
-            reach=one.reach,
+            reach=secret_bounds.reach,
         )
 
     def postprocess(self, fn: PureFunction, *values: Agents | Edges, block: int = 0) -> Agents:
