@@ -1,5 +1,5 @@
-"""The command line, a file a command.
+"""The command line, a file for each thing that is done.
 
-Before a run (new, budget, plan), those that make a run or evidence about one, and those that read a
-folder.
+Before a run (new, account, plan), what makes a run or evidence about one (train, attack, audit,
+sweep), and what reads a folder (report).
 """

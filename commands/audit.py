@@ -1,9 +1,10 @@
-"""The commands `overhear audit` and `audit-last-model`: on a run file, or on a run's folder."""
+"""Audits: of a run or its last models, of a recorded system, and of scores from any training."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +20,14 @@ from .terminal.options import (
     trust,
 )
 from .terminal.signals import stop_of_command
-from .terminal.terminal import make_console, print_json, say
+from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
+    from ..attacks.foreign.claimed import Claimed
+    from ..attacks.foreign.scores_audit import ScoresAudit
     from ..runs.audit.evidence import LastModel
     from ..runs.audit.evidence_schema import Audit
+    from ..runs.recorder.outcome import Conformance
     from ..runs.run_file.run_file import RunFile
 
 
@@ -216,7 +220,7 @@ def _written(folder: Path, error: Exception) -> Audit:
 
 def _show(found: Audit) -> None:
     from ..runs.run_file.tables import is_same_device
-    from .terminal.audit_tables import checks_table, measured_table, trail_lines
+    from .terminal.tables import checks_table, measured_table, trail_lines
 
     console = make_console()
     console.print(measured_table(found))
@@ -245,4 +249,212 @@ def _show_last_model(found: LastModel) -> None:
     )
     say(console, f"{found.words}.")
     say(console, f"Seed of the assignment: {found.seed}.")
+    say(console, f"Verdict: {found.verdict}.")
+
+
+_LONGEST = 30
+
+
+def audit_log(
+    log: Annotated[
+        Path,
+        typer.Argument(metavar="LOG", help="A log of releases, or the folder of a system's logs."),
+        IsThere("{} does not exist; name a log of releases"),
+    ],
+    *,
+    oracle: Annotated[
+        str,
+        typer.Option(
+            metavar="module:NAME", help="A function (point, positions) of gradients, unclipped."
+        ),
+    ],
+    points: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME", help="A function from (round, agent, released) to a point."
+        ),
+    ] = None,
+    public: Annotated[
+        list[str] | None,
+        typer.Option(metavar="module:NAME", help="A vector that all know; may be repeated."),
+    ] = None,
+    numbers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="module:NAME",
+            help="A function from (round, agent, released) to numbers by name, or None at the end.",
+        ),
+    ] = None,
+    draw: Annotated[
+        int | None, typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random.")
+    ] = None,
+    holds: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AGENT:N",
+            help="How many records an agent draws batches of its own from; may be repeated.",
+        ),
+    ] = None,
+    format: Format = TableOrJson.TABLE,
+) -> None:
+    """Check what a recorded system kept against the lines of its log.
+
+    A recorder keeps transcripts of some rounds. They are computed again by the oracle, a function
+    of yours that makes the gradients. The exit code is 4 if what was kept is not what the log says.
+    """
+    from ..privacy.errors import InputError
+    from ..runs.recorder.conformance import conformance
+    from ..runs.recorder.outcome import dump, write_held
+    from ..training.own.names import own_object
+
+    gradients: Any = own_object(oracle, key="--oracle")
+    given: dict[str, Any] = {}
+    for key, name in (("points", points), ("numbers", numbers)):
+        given[key] = None if name is None else own_object(name, key=f"--{key}")
+        if name is not None and not callable(given[key]):
+            raise InputError(f"--{key}={name!r} must be a function (round, agent, released)")
+    found = conformance(
+        log,
+        gradients=gradients,
+        **given,
+        public=[own_object(name, key="--public") for name in public or ()],
+        rounds=draw,
+        records=_records(holds or ()),
+    )
+    write_held(found)
+    if format is TableOrJson.JSON:
+        print_json(dump(found))
+    else:
+        _show_conformance(found)
+    if found.failed:
+        raise typer.Exit(4)
+
+
+def _records(holds: Sequence[str]) -> dict[int, int]:
+    """By agent how many records it holds."""
+    from ..privacy.errors import InputError
+
+    found: dict[int, int] = {}
+    for text in holds:
+        agent, _, count = text.partition(":")
+        if not (agent.isdecimal() and count.isdecimal() and int(count)) or len(text) > _LONGEST:
+            raise InputError(
+                f"--holds {text!r:.60} must be AGENT:N, an agent and how many records it holds, "
+                "such as 0:1000"
+            )
+        if int(agent) in found:
+            raise InputError(f"--holds names agent {agent} twice; say once how many it holds")
+        found[int(agent)] = int(count)
+    return found
+
+
+def _show_conformance(found: Conformance) -> None:
+    from .terminal.tables import rows_table
+
+    console = make_console()
+    rows = [
+        {"check": outcome.name, "result": str(outcome.verdict), "what was found": outcome.words}
+        for outcome in found.outcomes
+    ]
+    console.print(rows_table(rows, title=found.log.header.system))
+    say(console, "Assumed all the same:")
+    for sentence in found.assumed:
+        say(console, f"- {sentence}")
+    say(console, f"Verdict: {found.said}.")
+
+
+def audit_scores(
+    scores: Annotated[
+        Path,
+        typer.Argument(metavar="FILE.csv", help="A file with score,included of each canary."),
+        IsThere("{}: No such file or directory"),
+    ],
+    *,
+    claim: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="What is claimed: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="LOG", help="A log of releases, which gives the mechanism."),
+    ] = None,
+    confidence: Annotated[float, typer.Option(metavar="C", help="Confidence of the bound.")] = 0.95,
+    ratios: Annotated[
+        bool, typer.Option("--ratios", help="The scores are log-likelihood ratios.")
+    ] = False,
+    format: Format = TableOrJson.TABLE,
+) -> None:
+    """Measure epsilon by the scores of canaries in any training.
+
+    The scores give a lower bound on epsilon, which is compared with what is claimed of the
+    training. The exit code is 4 if they contradict the claim.
+    """
+    from ..attacks.foreign import scores_audit
+    from ..attacks.foreign.score_file import read_scores
+    from ..runs.errors import ContradictedProof
+
+    claimed = _claim(claim or (), ledger)
+    read = read_scores(scores)
+    found = scores_audit.audit_scores(
+        read.scores,
+        read.included,
+        claim=claimed,
+        confidence=confidence,
+        ratios=ratios,
+    )
+    if format is TableOrJson.JSON:
+        print_json(found.dump())
+    else:
+        _show_scores(found)
+    if found.contradicted:
+        raise ContradictedProof(found.words())
+
+
+def _claim(texts: Sequence[str], ledger: Path | None) -> Claimed:
+    from ..attacks.foreign.claimed import DELTA, claim_of_log, parse_claim, parsed_numbers
+    from ..privacy.errors import InputError
+    from ..privacy.releases.log import read_log
+
+    if ledger is None:
+        if not texts:
+            raise InputError(
+                "audit-scores takes a claim: --claim epsilon=3,delta=1e-5, or --ledger LOG"
+            )
+        return parse_claim(texts)
+    numbers = parsed_numbers(texts)
+    if stray := [name for name in numbers if name not in ("epsilon", "delta")]:
+        raise InputError(
+            f"{stray[0]} is claimed beside --ledger, which says what the mechanism is; leave the "
+            "one or the other out"
+        )
+    return claim_of_log(
+        read_log(ledger), delta=numbers.get("delta", DELTA), epsilon=numbers.get("epsilon")
+    )
+
+
+def _show_scores(found: ScoresAudit) -> None:
+    from ..attacks.foreign.scores_audit import ideal_words
+    from ..runs.numbers import lower_bound
+
+    console = make_console()
+    say(console, ideal_words(found))
+    table = make_table(f"Bounds that hold together, at {100 * found.confidence:g} %")
+    table.add_column("threshold", no_wrap=True)
+    for name in ("at", "guessed", "errors", "epsilon at least"):
+        table.add_column(name, justify="right")
+    for bound in found.bounds:
+        table.add_row(
+            bound.name,
+            f"{bound.threshold:.4g}",
+            str(bound.guesses),
+            f"{bound.false_alarms} + {bound.misses}",
+            lower_bound(bound.epsilon),
+        )
+    console.print(table)
+    say(console, f"{found.bounds[0].assumptions}")
+    if not found.contradicted:  # which is said on standard error
+        say(console, f"{found.words()}.")
     say(console, f"Verdict: {found.verdict}.")

@@ -27,36 +27,20 @@ from typing import Annotated, Any
 import typer
 
 from ..runs.stop import Interrupted, tell
-from .account import account
-from .attack import attack, attack_sweep
-from .audit import audit, audit_last_model
-from .audit_log import audit_log
-from .audit_scores import audit_scores
-from .budget import budget
-from .check import check
-from .check_account import check_account
-from .compare import compare
+from .account import account, budget
+from .attack import attack, attack_sweep, invert, membership, membership_training
+from .audit import audit, audit_last_model, audit_log, audit_scores
 from .demo import demo
-from .design import design
-from .invert import invert
-from .membership import membership, membership_training
-from .new import new
-from .person import person
-from .plan import plan
-from .report import report
-from .reproduce import reproduce
-from .review import review
-from .schema import schema
-from .sign import sign
-from .sweep import sweep
-from .table import plot, table
+from .new import new, schema
+from .plan import check_account, design, plan
+from .report import check, compare, person, report, sign, total
+from .sweep import plot, reproduce, review, sweep, table
 from .terminal.anywhere import AnywhereCommand, LogFile, Quiet
 from .terminal.completion import words_of_bash
 from .terminal.log import Log, current_log, logging
 from .terminal.options import IsThere, with_requests
 from .terminal.signals import until_stopped
 from .terminal.terminal import write
-from .total import total
 from .train import train
 
 __all__ = ["app", "main"]

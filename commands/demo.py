@@ -113,9 +113,8 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     from ..runs.run_file.run_file import RunFile
     from ..runs.run_file.tables import find_device
     from ..runs.stop import naming
-    from .terminal.audit_tables import measured_table
     from .terminal.progress import attack_progress, audit_progress, train_progress
-    from .terminal.tables import adversary_table, attack_table
+    from .terminal.tables import adversary_table, attack_table, measured_table
 
     # All that can be refused, before the folder is there.
     started = perf_counter()

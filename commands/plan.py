@@ -1,4 +1,8 @@
-"""The command `overhear plan`: a table, what leaks and what would fix it, or a sweep of plans."""
+"""What is asked of a run before it is trained.
+
+`plan`: a table, what leaks and what would fix it, or a sweep of plans. `check-account`: its
+figures, checked against a second tracer. `design`: kinds of noise for a run file at equal epsilon.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import FormatOfTable, RunPath, TextFormat, TrustCode, trust
-from .terminal.terminal import make_console, print_json, say, write
+from .terminal.options import (
+    Format,
+    FormatOfTable,
+    IsThere,
+    Overrides,
+    RunPath,
+    TableOrJson,
+    TextFormat,
+    TrustCode,
+    trust,
+)
+from .terminal.terminal import make_console, make_table, print_json, say, say_indented, write
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from ..privacy.guarantee import Guarantee
     from ..reports.judgement.advice import Advice
     from ..reports.judgement.gate import Decision
+    from ..runs.plan.design_words import Compared, Row
+    from ..runs.plan.plan import Plan
     from ..runs.readiness import Readiness
+    from ..runs.run_file.run_file import RunFile
     from ..training.accounts.traced_twice import TracedTwice
 
 
@@ -147,7 +165,7 @@ def plan(
             shown = {"attack": ready.attack, "audit": ready.audit, "traced": verdicts}
             said["check"] = shown | items
         if decision is not None:
-            said["strict"] = _decided(decision)
+            said["strict"] = {k: v for k, v in decision.dump().items() if k != "outcome"}
         print_json(found | {"advice": [one.to_json() for one in advice]} | said)
     elif asked.statement:
         write(planned.statement())
@@ -156,7 +174,7 @@ def plan(
             found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)
         )
         if far is not None:
-            from .terminal.recipients import show_recipients
+            from .terminal.tables import show_recipients
 
             show_recipients(far, make_console())
         if ready is not None:
@@ -174,21 +192,6 @@ def plan(
         _refuse(decision)
 
 
-def _decided(decision: Decision) -> dict[str, object]:
-    """What --strict adds to the JSON."""
-    return {
-        "exit_code": decision.exit_code,
-        "requirements": [
-            {
-                "name": requirement.name,
-                "outcome": requirement.outcome.value,
-                "sentence": requirement.sentence,
-            }
-            for requirement in decision.requirements
-        ],
-    }
-
-
 def _refuse(decision: Decision) -> None:
     """Say on standard error which figures do not pass, and end with the exit code."""
     console = make_console(stderr=True)
@@ -204,14 +207,14 @@ def _show_ready(ready: Readiness) -> None:
     console.print()
     say(console, "Checked: train would begin this run")
     if (items := ready.items) is not None and items.left_out:
-        _say_indented(
+        say_indented(
             console,
             f"{items.left_out} records were left out, one at a time: the items of the others stay "
             "the same",
         )
     for command, why in (("attack", ready.attack), ("audit", ready.audit)):
         if why is not None:
-            _say_indented(console, f"overhear {command} would refuse it: {why}")
+            say_indented(console, f"overhear {command} would refuse it: {why}")
 
 
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
@@ -284,14 +287,7 @@ def _show_advice(advice: Sequence[Advice], console: Console) -> None:
             console.print()
             say(console, head)
         for line in lines:
-            _say_indented(console, line)
-
-
-def _say_indented(console: Console, text: str) -> None:
-    from rich.padding import Padding
-    from rich.text import Text
-
-    console.print(Padding(Text(text), (0, 0, 0, 2), expand=False))
+            say_indented(console, line)
 
 
 def _show_sweep(
@@ -314,3 +310,259 @@ def _show_sweep(
             f"none of the {len(found)} combinations can be planned; the first: "
             f"{found[0]['refused']}"
         )
+
+
+_MISSING = 5
+
+
+def check_account(
+    run: Annotated[
+        Path,
+        typer.Argument(metavar="RUN", help="A run file, or the folder of a run."),
+        IsThere("no run file at {}"),
+    ],
+    overrides: Overrides = None,
+    seconds: Annotated[
+        float, typer.Option(help="How long the second tracer may take, above 0.")
+    ] = 60.0,
+    trust_code: TrustCode = False,
+    format: Format = TableOrJson.TABLE,
+) -> None:
+    """Check the figures of a run against a second tracer.
+
+    The second tracer shares no code with the one that the figures are from. The exit code is 0
+    where no adversary learns more than is stated, 4 where one is, and 5 where a figure could not
+    be checked.
+    """
+    from ..privacy.errors import InputError
+
+    trust(trust_code)
+    if not seconds > 0:
+        raise InputError(f"--seconds {seconds:g} must be a number above 0")
+    from .terminal.progress import waiting
+
+    with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
+        from ..runs.errors import ContradictedProof
+        from ..runs.plan.opinions import contradicted_trace, second_traces
+        from ..training.accounts.summary import Verdict
+
+        config, plan = _planned(run, overrides or ())
+        found = second_traces(config, plan, seconds=seconds)
+    if format is TableOrJson.JSON:
+        print_json({"run": str(run), "figures": [_row_twice(one) for one in found.values()]})
+    else:
+        _show_twice(found)
+    if said := contradicted_trace(found):
+        raise ContradictedProof(said)
+    if not found or any(one.verdict is Verdict.NOT_CHECKED for one in found.values()):
+        raise typer.Exit(_MISSING)
+
+
+def _planned(run: Path, overrides: list[str] | tuple[()]) -> tuple[RunFile, Plan]:
+    """A run file with its plan, or those of a folder."""
+    from ..privacy.errors import InputError
+    from ..runs.folder.resume import read_run
+    from ..runs.plan.plan import make_plan
+    from ..runs.run_file.run_file import load_run_file
+    from ..runs.stop import tell
+
+    if not run.is_dir():
+        config = load_run_file(run, overrides, notice=tell)
+        return config, make_plan(config, notice=tell)
+    if overrides:
+        raise InputError(f"--set changes a run file, and {run} is a run that was made; drop it")
+    held = read_run(run)
+    return held.config, held.plan
+
+
+def _row_twice(one: TracedTwice) -> dict[str, object]:
+    return {
+        "adversary": one.adversary,
+        "worst_adversary": one.who,
+        "victim": one.victim,
+        "first": one.first,
+        "second": one.second,
+        "verdict": str(one.verdict),
+        "because": one.because,
+    }
+
+
+def _show_twice(found: dict[str, TracedTwice]) -> None:
+    from ..runs.numbers import figure
+    from .terminal.tables import rows_table
+
+    console = make_console()
+    rows: list[dict[str, str]] = [
+        {
+            "adversary": name if one.who == name else f"{name} ({one.who})",
+            "victim": str(one.victim),
+            "first": figure(one.first, 10),
+            "second": "-" if one.second is None else figure(one.second, 10),
+            "verdict": str(one.verdict),
+        }
+        for name, one in found.items()
+    ]
+    console.print(rows_table(rows, title="Joint sensitivity over all rounds, traced twice"))
+    for name, one in found.items():
+        if one.because:
+            say(console, f"{name}: {one.because}")
+
+
+_WIDE = 0.01  # epsilon whose columns are wide
+
+
+def design(
+    run: RunPath,
+    overrides: Overrides = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(metavar="B", help="Let B groups of records take turns, one group a round."),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND", help="Kind of noise of --out; by default the one with least noise."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a run file that trains with this noise."),
+    ] = None,
+    trust_code: TrustCode = False,
+    format: Format = TableOrJson.TABLE,
+) -> None:
+    """Find the best noise for a run's graph and rounds.
+
+    Five kinds of noise are compared at equal epsilon. The exit code is 2 on bad input, or if with
+    --out the kind cannot meet the target.
+    """
+    from ..privacy.errors import InputError
+    from ..runs.run_file.run_file import load_run_file
+    from ..runs.stop import tell
+
+    trust(trust_code)
+    if kind is not None and out is None:
+        raise InputError("--kind says which noise --out writes; give --out FILE too")
+    config = load_run_file(run, overrides or (), notice=tell)
+    from ..runs.plan.design_compare import compare
+
+    found = compare(config, groups=groups)
+    written = None if out is None else _write_design(config, found, out, kind)
+    if format is TableOrJson.JSON:
+        print_json(found.dump())
+        return
+    _show_design(found)
+    if written is not None:
+        console = make_console()
+        console.print()
+        say(console, f"Written to {out}: {written.kind}, algorithm {written.algorithm}")
+
+
+def _write_design(config: RunFile, found: Compared, out: Path, kind: str | None) -> Row:
+    """Write the run file of the requested kind, or of the least noise."""
+    from ..privacy.errors import InputError
+    from ..runs.plan.trainable import run_file_with
+
+    if kind is not None and kind not in (names := [row.kind for row in found.rows]):
+        raise InputError(f"kind={kind!r} is unknown; use one of {', '.join(names)}")
+    asked = [row for row in found.rows if kind in (None, row.kind)]
+    rows = [row for row in asked if row.meets]
+    if not rows:
+        raise InputError(
+            f"noise {asked[0].kind!r} cannot meet the target against {found.adversary}; choose "
+            "another --kind"
+        )
+    text = run_file_with(config, rows[0], epsilon=found.epsilon).to_toml()
+    try:
+        with out.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise InputError(
+            f"{out} is there already and is not written over; name another file"
+        ) from None
+    return rows[0]
+
+
+def _show_design(found: Compared) -> None:
+    from ..runs.numbers import bound, small
+
+    console = make_console()
+    say(
+        console,
+        f"Every kind at epsilon {bound(found.epsilon)}, delta {small(found.delta)} against "
+        f"{found.adversary}; {found.rounds} rounds at sampling rate {found.sampling_rate:g}",
+    )
+    console.print(_design_table(found))
+    for title, lines in (
+        ("Who can undo it", _undone(found)),
+        ("What to use", found.advice),
+        ("What trains it", _trained(found)),
+    ):
+        console.print()
+        say(console, title)
+        for line in lines:
+            say_indented(console, line)
+
+
+def _undone(found: Compared) -> list[str]:
+    grouped: dict[str, list[str]] = {}
+    for row in found.rows:
+        grouped.setdefault(row.undone_by, []).append(row.kind)
+    return [f"{', '.join(kinds)}: {who}" for who, kinds in grouped.items()]
+
+
+def _trained(found: Compared) -> list[str]:
+    said = []
+    for row in found.rows:
+        settings = "".join(f", {key} = {value}" for key, value in row.settings.items())
+        said.append(f"{row.kind}: {row.algorithm}{settings}")
+    return said
+
+
+def _share(gap: float) -> str:
+    """A relative gap, rounded up."""
+    return "< 1e-4" if gap < 1e-4 else f"{gap:.1e}" if gap < 0.01 else f"{gap:.2f}"
+
+
+def _design_table(found: Compared) -> Table:
+    from rich.text import Text
+
+    from ..runs.numbers import bound, figure
+
+    table = make_table("Noise in the models")
+    table.pad_edge = False  # it is as wide as a terminal
+    table.collapse_padding = found.epsilon < _WIDE
+    table.add_column("kind", style="bold", no_wrap=True)
+    for head in (
+        "groups",
+        "p",
+        "noise",
+        "less\nenergy",
+        "above\nbound",
+        "out-\nsider",
+        "one\nagent",
+        "all\nelse",
+    ):
+        table.add_column(head, justify="right", no_wrap=True)
+    for row in found.rows:
+        cells = (
+            row.kind.replace("secrets over", "secrets\nover").replace("s a", "s\na"),
+            str(row.groups),
+            str(row.coefficients),
+            figure(row.noise, 4) if row.meets else "-",
+            figure(row.less_energy) if row.meets else "-",
+            "-" if row.gap is None else _share(row.gap),
+            *(bound(value) for value in (row.outsider, row.one_agent, row.all_others)),
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    table.caption_justify = "left"
+    table.caption = (
+        "groups: of records that take turns; p: coefficients of the strategy over time\n"
+        "noise: root mean square, in clip norms of a sum\n"
+        "less energy: times less squared noise than independent noise\n"
+        "above bound: squared noise over a proven lower bound, less 1\n"
+        "last three: epsilon against an outsider, the worst agent, all agents but the\n"
+        "victim; sampling does not amplify pair secrets over time against an agent\n"
+        "that hears some links only"
+    )
+    return table

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
@@ -15,11 +16,16 @@ from ...reports.judgement.sentence import adversary_words
 from ...reports.references import STATUSES, epsilon_text
 from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
-from ...runs.audit.evidence_schema import AttackRow
+from ...runs.audit.evidence_schema import AttackRow, Audit, AuditCheck
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
-from .terminal import make_table
+from .terminal import make_table, say
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ...runs.plan.schema import Recipient, Recipients
 
 
 def _caption(table: Table, found: Collection[str]) -> None:
@@ -321,3 +327,116 @@ def rate_words(rate: MembershipRate) -> str:
         return f"needs {rate.needed} non-members"
     interval = f"[{lower_bound(rate.low, 2)}, {bound(rate.high, 2)}]"
     return f"{figure(rate.true_positive_rate, 2)} {interval}"
+
+
+def measured_table(found: Audit) -> Table:
+    """Proven beside measured, a row an adversary.
+
+    Args:
+        found: the audit.
+    """
+    level = f"{100 * found.confidence:.10g}%"
+    runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
+    title = (
+        f"Epsilon at delta {small(found.delta)}, unit {found.unit}, {found.adjacency}: "
+        f"{found.canaries} canaries, {runs} of {found.rounds} rounds"
+    )
+    table = make_table(title)
+    for name in ("adversary", "epsilon", "at least", "ideal", "seen"):
+        table.add_column(
+            name, justify="left" if name == "adversary" else "right", no_wrap=name == "adversary"
+        )
+    table.add_column("verdict", no_wrap=True)
+    for adversary in found.adversaries:
+        digits, low = adversary.digits, adversary.measured_epsilon
+        most = bound(adversary.proven_epsilon, digits)
+        shown = most + ("" if adversary.status == "proven" else "*")
+        table.add_row(
+            adversary.name,
+            adversary.status if math.isinf(adversary.proven_epsilon) else shown,
+            "-" if low is None else lower_bound(low, digits),
+            _or_dash(adversary.ideal_epsilon, "{:.2f}"),
+            _or_dash(adversary.seen_epsilon, "{:.2f}"),
+            adversary.verdict,
+        )
+    table.caption = (
+        f"* not proven; at least: the lower bound that the verdict rests on, at {level} confidence "
+        "for all that are tested together, or more; ideal: what a perfect audit of so many "
+        "canaries expects; seen: the least true epsilon that 95 of 100 of them would tell from the "
+        "proven one"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def checks_table(checks: Sequence[AuditCheck]) -> Table:
+    """A row for each check: its words where it failed or had nothing to look at, else its power."""
+    table = make_table("Checks of the engine")
+    for name in ("check", "result", "tests", "found"):
+        table.add_column(name, justify="right" if name == "tests" else "left")
+    for check in checks:
+        told = check.power if check.passed and check.tests else check.words
+        table.add_row(check.name, "passed" if check.passed else "FAILED", str(check.tests), told)
+    table.caption = "what each compared, and how surely, stands in --format json and the report"
+    table.caption_justify = "left"
+    return table
+
+
+def trail_lines(found: Audit) -> Iterator[str]:
+    """What stands in audits.jsonl beside the run file; nothing of a folder.
+
+    Args:
+        found: the audit.
+    """
+    if found.trail is None:
+        return
+    trail = found.trail
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in trail.verdicts.items())
+    audits = "1 audit" if trail.audits == 1 else f"{trail.audits} audits"
+    others = f"; {trail.others} of other values or run files" if trail.others else ""
+    yield f"Audits of this run file: {audits} in audits.jsonl ({verdicts}){others}."
+    for told in trail.damaged:
+        yield f"Damaged: {told}."
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def show_recipients(found: Recipients, console: Console) -> None:
+    """Print epsilon of every recipient: closed, an estimate, and where it is proven steered."""
+    from rich.text import Text
+
+    from ...runs.numbers import bound
+
+    console.print()
+    table = make_table(f"What each recipient could learn about a record of agent {found.victim}")
+    table.add_column("recipient", style="bold")
+    for head in ("hops", "closed", "estimate", "steered", "and final\nmodels"):
+        table.add_column(head, justify="right")
+
+    def shown(value: float | None) -> str:
+        return "-" if value is None else bound(value)
+
+    for names, row in _grouped(found.rows):
+        hops = "-" if row.hops is None else str(row.hops)
+        figures = (row.closed, row.estimate, row.steered, row.with_final_models)
+        table.add_row(Text(names), hops, *map(shown, figures))
+    console.print(table)
+    for sentence in found.sentences():
+        say(console, sentence)
+
+
+def _grouped(rows: list[Recipient]) -> list[tuple[str, Recipient]]:
+    """Rows with equal figures together, named by all of their agents."""
+    grouped: dict[tuple[object, ...], list[Recipient]] = {}
+    for row in rows:
+        figures = (row.closed, row.estimate, row.steered, row.with_final_models)
+        key = (row.hops, *(None if f is None else float(f"{f:.6g}") for f in figures))
+        grouped.setdefault(key, []).append(row)
+    said = []
+    for same in grouped.values():
+        agents = [row.name.removeprefix("agent:") for row in same]
+        several = f"agents {', '.join(agents)}" if len(same) > 1 else same[0].name
+        said.append((several, same[0]))
+    return said

@@ -67,6 +67,14 @@ def say(console: Console, text: str) -> None:
     console.print(text)
 
 
+def say_indented(console: Console, text: str, *, by: int = 2) -> None:
+    """Print a text, each line of it further to the right."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console.print(Padding(Text(text), (0, 0, 0, by), expand=False))
+
+
 def write(text: object, *, end: str = "\n") -> None:
     """Print a text on standard output; what of it is not shown stands as its escape."""
     from ...privacy.plain_text import plain_lines  # a command starts without it

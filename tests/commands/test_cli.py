@@ -149,7 +149,7 @@ def test_an_exit_from_within_a_command_is_no_verdict(code, capsys, monkeypatch):
     def leaves(*_: object, **__: object) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr("overhear.commands.budget.print_json", leaves)
+    monkeypatch.setattr("overhear.commands.account.print_json", leaves)
     assert cli.main(["budget", "--epsilon", "4", *SETTING, "--json"]) == cli.CRASH
     assert f"the command was left by SystemExit({code})" in capsys.readouterr().err
 

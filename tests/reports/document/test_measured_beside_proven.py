@@ -19,7 +19,7 @@ from overhear.attacks.audit.audited import Audited, Proven, Verdict
 from overhear.attacks.audit.game import Played
 from overhear.attacks.bounds.lower_bounds import Guesses
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.commands.terminal.audit_tables import measured_table
+from overhear.commands.terminal.tables import measured_table
 from overhear.interface.shown import AuditResult
 from overhear.privacy.guarantee import Statement, Status
 from overhear.reports import compare
