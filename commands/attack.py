@@ -247,7 +247,7 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
         from ..runs.attack.invert import attack_gradients
 
         result = attack_gradients(request, progress=progress, stop=stop_of_command())
-    from ..reports.document.found import write_found
+    from ..reports.document.html import write_found
 
     write_found(request.out)
     if format is TableOrJson.JSON:

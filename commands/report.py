@@ -61,7 +61,7 @@ def report(
     """
     from ..privacy.errors import InputError
     from ..privacy.releases.log import holds_logs
-    from ..reports.document.found import found_folder
+    from ..reports.document.html import found_folder
 
     other = folder if holds_logs(folder) else found_folder(folder)
     if other is not None:
@@ -143,7 +143,7 @@ def check(
                 f"--junit {plain(junit)} lies in the folder of the run, which a check leaves as it "
                 "is; choose another folder"
             )
-        from ..reports.document.junit import unfinished
+        from ..reports.document.markdown import unfinished
 
         unfinished(junit, suite=str(folder))
     # The policy says which code of the run is trusted, before the run is opened.
@@ -151,7 +151,7 @@ def check(
     trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
     decision = _decided(folder, wanted)
     if junit is not None:
-        from ..reports.document.junit import write_junit
+        from ..reports.document.markdown import write_junit
 
         write_junit(decision, junit, suite=str(folder))
     if format is TableOrJson.JSON:

@@ -25,7 +25,7 @@ from ..privacy.formats.pictures import opened_picture
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
-from ..reports.document.found import columns_of, found_folder, read_found, render_found, write_found
+from ..reports.document.html import columns_of, found_folder, read_found, render_found, write_found
 from ..reports.document.markdown import report_markdown
 from ..runs.attack.gradients_schema import GradientAttack
 from ..runs.audit.evidence import read_audit

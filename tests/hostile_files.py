@@ -33,9 +33,9 @@ from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.reports.document.checked_run import _told_of
-from overhear.reports.document.found import read_found, render_found
+from overhear.reports.document.html import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
-from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced.paper_result import read_figures
 from overhear.reports.reproduced.review import review
 from overhear.reports.sweep.cells import Cells
 from overhear.runs.attack.invert import read_columns
@@ -506,12 +506,12 @@ READERS = (
     Reader("privacy/releases/log.py", ("jsonl",), "0.jsonl", _LOG, read_log),
     Reader("reports/document/checked_run.py", ("json",), "privacy.json",
            b'{"recipients": {"victim": 3}}', _beside(_told_of)),
-    Reader("reports/document/found.py", ("json",), "attack.json", _FOUND.encode(),
+    Reader("reports/document/html.py", ("json",), "attack.json", _FOUND.encode(),
            lambda path: render_found(path.parent, read_found(path.parent))),
     Reader("reports/judgement/policy.py", ("toml",), "policy.toml",
            b'schema = 1\n[[limits]]\nadversary = "eavesdropper"\nepsilon = 4.0\ndelta = 1e-5\n',
            load_policy),
-    Reader("reports/reproduced/figures_file.py", ("text",), "f.csv",
+    Reader("reports/reproduced/paper_result.py", ("text",), "f.csv",
            b"graph.name,figure\nring,88.3\n",
            lambda path: read_figures(path, _RING)),
     Reader("reports/reproduced/printed_table.py", ("text",), "t.csv",

@@ -128,7 +128,7 @@ OUTSIDE = {
     "reports/template.py": "our own templates",
     "reports/document/html.py": "our own table of deployments",
     "reports/judgement/sentence.py": "our own sentences",
-    "privacy/published/citations.py": "our own citations",
+    "privacy/published/claim.py": "our own citations",
     "reports/reproduced/registry.py": "our own entries",
     "reports/reproduced/review.py": "our own scores",
     "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
@@ -176,7 +176,7 @@ WITHOUT_FILE = {
     "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
     "reports/document/collect.py",  # copies pictures as they are
-    "reports/reproduced/attacked.py",  # pictures.py, as collect.py copies them
+    "reports/reproduced/verdicts.py",  # pictures.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "reports/sweep/plot.py",  # pictures.py
     "runs/attack/batch.py",  # a bound on memory
@@ -186,7 +186,6 @@ WITHOUT_FILE = {
     "runs/folder/released.py",  # described.py, of a file that the ledger names by digest
     "runs/plan/trainable.py",  # TOML that it wrote itself
     "runs/run_file/build.py",  # a bound on memory
-    "runs/run_file/toml.py",  # the command line
     "runs/sweep/sweep.py",  # that no folder is a link
     "training/data/quadratic.py",  # a bound on memory
     "training/data/table.py",  # its own conversions, by numpy_arrays.py

@@ -2,7 +2,7 @@
 
 A claim is never a `Guarantee`, never passes a policy, and may be smaller than the truth. What it
 leaves out is said in `caveats`; nothing is corrected unless an argument asks for it. What a figure
-covers is stated in our words.
+covers is stated in our words. Papers are cited from `citations.toml` alone.
 
 | file        | paper                                        | claim                              |
 |-------------|----------------------------------------------|------------------------------------|
@@ -16,7 +16,10 @@ covers is stated in our words.
 from __future__ import annotations
 
 import math
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 
 from .._validate import within
 from ..accounting.other_accountants import Accountant
@@ -98,3 +101,51 @@ def check_run(rounds: int, sampling_rate: float, delta: float) -> None:
     """Rounds, rate and delta as the accountant takes them."""
     check_setting(rounds, sampling_rate, Adjacency.ADD_OR_REMOVE_ONE, Accountant.PLD)
     check_delta(delta)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Citation:
+    """A paper.
+
+    Attributes:
+        name: what its algorithm is called; both names where a version renamed it.
+        authors: given names and surnames.
+        title: in full.
+        where: venue where there is one, year, and number.
+    """
+
+    name: str
+    authors: Sequence[str]
+    title: str
+    where: str
+
+    @property
+    def full(self) -> str:
+        """Authors by initials, title, and where it was published.
+
+        >>> CITATIONS["pdsl"].full.partition(", PDSL")[0]
+        'L. Wang, Y. Yuan, C. Wang, F. Li'
+        """
+        return f"{', '.join(map(_initials, self.authors))}, {self.title}, {self.where}"
+
+    def short(self, place: str = "") -> str:
+        """Surnames, name and number, and a place in it.
+
+        >>> CITATIONS["dpdl"].short("Theorem 1")
+        'Yuan, Xiao, Wang, Li, DPDL, 2026, arXiv 2606.04399, Theorem 1'
+        """
+        surnames = (author.rpartition(" ")[2] for author in self.authors)
+        return ", ".join(filter(None, (*surnames, self.name, self.where, place)))
+
+
+def _initials(author: str) -> str:
+    *given, surname = author.split()
+    return " ".join([*(f"{name[0]}." for name in given), surname])
+
+
+CITATIONS: Mapping[str, Citation] = {
+    name: Citation(**held)
+    for name, held in tomllib.loads(
+        resources.files("overhear.privacy.published").joinpath("citations.toml").read_text("utf-8")
+    ).items()
+}

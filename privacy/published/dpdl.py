@@ -28,8 +28,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..guarantee import Status
-from .citations import CITATIONS
-from .claim import PublishedClaim, check_run, epsilon_and_noise
+from .claim import CITATIONS, PublishedClaim, check_run, epsilon_and_noise
 
 
 def dpdl_theorem_1(

@@ -28,8 +28,7 @@ import math
 from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..errors import InputError
-from .citations import CITATIONS
-from .claim import PublishedClaim, check_run, epsilon_and_noise
+from .claim import CITATIONS, PublishedClaim, check_run, epsilon_and_noise
 
 
 def dpmixsgd_theorem_3(

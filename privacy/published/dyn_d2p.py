@@ -33,8 +33,7 @@ from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import check_epsilon
 from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
-from .citations import CITATIONS
-from .claim import PublishedClaim, check_one_given
+from .claim import CITATIONS, PublishedClaim, check_one_given
 
 
 def dyn_d2p_clt(

@@ -32,8 +32,7 @@ from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.other_accountants import Accountant
 from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
-from .citations import CITATIONS
-from .claim import PublishedClaim, check_one_given
+from .claim import CITATIONS, PublishedClaim, check_one_given
 
 
 def whisper_information(

@@ -30,19 +30,31 @@ from ..requests import ReproduceRequest
 from ..sweep.cells import ATTACK, Cells
 from ..sweep.statistics import Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
-from .attacked import attacked_lines, unattacked_scores
-from .figures_file import METRIC, printed_figures, read_figures
-from .paper_result import LEAST_SEEDS, Computed, Entry, Figure, Scale, ScaleName, Trend, cells_of
+from .paper_result import (
+    LEAST_SEEDS,
+    METRIC,
+    Computed,
+    Entry,
+    Figure,
+    Scale,
+    ScaleName,
+    Trend,
+    cells_of,
+    printed_figures,
+    read_figures,
+)
 from .verdicts import (
     ClaimLine,
     Seeds,
     Verdict,
+    attacked_lines,
     check_data,
     claim_lines,
     figure_of,
     figure_verdict,
     firsts_of,
     not_comparable,
+    unattacked_scores,
 )
 from .work_estimates import part_of, sweep_of
 

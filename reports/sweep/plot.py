@@ -27,9 +27,8 @@ from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep_file import SEED, Point, flat, kept_sweep, points_of
 from ..requests import PlotRequest
 from ..template import template
-from .attacked import own_attack
 from .cells import ROWS, Cells, attack_name
-from .statistics import Mean, mean_of, over_seeds
+from .statistics import Mean, mean_of, over_seeds, own_attack
 from .table import VALUES, SweepTable, check_keys, figures_of, lines_of, results_of, sweep_table
 
 if TYPE_CHECKING:

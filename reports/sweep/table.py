@@ -15,8 +15,17 @@ from ...runs.numbers import bound
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
 from ...training.models.metrics import Metrics
-from .attacked import SCORES, OverImages, mean_score, over_images
-from .statistics import Difference, Mean, difference_of, mean_of, over_seeds
+from .statistics import (
+    SCORES,
+    Difference,
+    Mean,
+    OverImages,
+    difference_of,
+    mean_of,
+    mean_score,
+    over_images,
+    over_seeds,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

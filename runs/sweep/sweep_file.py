@@ -30,8 +30,7 @@ from ...privacy.errors import InputError, all_problems, did_you_mean
 from ...privacy.formats.toml_text import read_toml
 from ...privacy.plain_text import plain
 from ..errors import STATED, sentence
-from ..run_file.run_file import RunFile, read_tables
-from ..run_file.toml import write_toml
+from ..run_file.run_file import RunFile, read_tables, write_toml
 
 MOST_POINTS = 100_000
 """Runs of a sweep; the largest table of the papers has 3,600."""

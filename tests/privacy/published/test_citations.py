@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from overhear.privacy.published.citations import CITATIONS
+from overhear.privacy.published.claim import CITATIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 PARTS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]

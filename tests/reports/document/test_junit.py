@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from overhear.reports.document.junit import unfinished, write_junit
+from overhear.reports.document.markdown import unfinished, write_junit
 from overhear.reports.judgement.findings import Outcome
 from overhear.reports.judgement.gate import Decision, Requirement
 

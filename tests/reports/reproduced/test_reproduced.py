@@ -13,9 +13,8 @@ import torch
 from scipy import stats
 
 from overhear.privacy.errors import InputError
-from overhear.reports.reproduced import attacked, work_estimates
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproduced.figures_file import read_figures
+from overhear.reports.reproduced import verdicts, work_estimates
 from overhear.reports.reproduced.paper_result import (
     SCALES,
     Close,
@@ -27,6 +26,7 @@ from overhear.reports.reproduced.paper_result import (
     Scale,
     Trend,
     cells_of,
+    read_figures,
 )
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
@@ -52,7 +52,7 @@ from overhear.reports.sweep.statistics import Mean, mean_of
 from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
 
-READ = "overhear.reports.sweep.attacked.read_attack"
+READ = "overhear.reports.sweep.statistics.read_attack"
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))
@@ -547,17 +547,17 @@ def test_an_attacked_line_is_the_mean_over_rounds_of_each_scenario(monkeypatch):
     runs: list[Any] = [
         SimpleNamespace(name=f"r{n}", seed=n, state="done", attacked=n < 3) for n in (1, 2, 3)
     ]
-    found = attacked.attacked_lines(Path("d"), runs)
+    found = verdicts.attacked_lines(Path("d"), runs)
     assert [(line.name, line.scores["psnr"]) for line in found] == [
         ("no defence, momentum", {1: 15.0, 2: 15.0}),
         ("defended, momentum", {1: 7.5, 2: 7.5}),
     ]
-    [line, _] = attacked.attacked_lines(Path("d"), runs, convention="dpdl")
+    [line, _] = verdicts.attacked_lines(Path("d"), runs, convention="dpdl")
     assert line.scores["mse"] == {1: 4.0, 2: 4.0}
     # Of two presets no line is the mean.
     kept.scenarios.append(scenario("momentum", 40.0, preset="matched"))
     assert {
-        line.name: line.scores["psnr"][1] for line in attacked.attacked_lines(Path("d"), runs)
+        line.name: line.scores["psnr"][1] for line in verdicts.attacked_lines(Path("d"), runs)
     } == {
         "no defence, momentum, dlg": 15.0,
         "no defence, momentum, matched": 40.0,
@@ -575,7 +575,7 @@ def test_scores_that_take_no_attack_are_those_of_the_attacked_records(tmp_path, 
     scenario = SimpleNamespace(attack="", rows=[blind], originals=["0.png", "1.png"])
     monkeypatch.setattr(READ, lambda _: SimpleNamespace(scenarios=[scenario, scenario]))
     runs: list[Any] = [SimpleNamespace(name="r", seed=1, state="done", attacked=True)]
-    found = attacked.unattacked_scores(tmp_path, runs, convention="dpdl")
+    found = verdicts.unattacked_scores(tmp_path, runs, convention="dpdl")
     assert list(found) == ["mean image", "black picture", "another record", "noise"]
     assert {name: of["mse"].count for name, of in found.items()} == dict.fromkeys(found, 1)
     of = {name: of["mse"].value for name, of in found.items()}

@@ -11,7 +11,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from overhear.reports.reproduced.figures_file import METRIC, printed_figures
+from overhear.reports.reproduced.paper_result import METRIC, printed_figures
 from overhear.reports.reproduced.paper_result import cells_of as cells_of_entry
 from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.verdicts import figure_of

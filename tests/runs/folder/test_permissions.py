@@ -26,7 +26,7 @@ OTHER_WRITERS = {
     *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/history.py"),
     *("attacks/foreign/assignment.py", "attacks/foreign/audit_training.py", "commands/plan.py"),
     *("commands/new.py", "commands/report.py", "commands/sweep.py"),
-    *("reports/document/junit.py", "reports/reproduced/reproduce.py"),
+    *("reports/document/markdown.py", "reports/reproduced/reproduce.py"),
     *("runs/audit/audit_log.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     "privacy/formats/tensor_archives.py",  # in lines that a user may type
     *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from overhear.privacy.errors import InputError
 from overhear.privacy.formats.toml_text import parse_toml
 from overhear.reports.judgement.policy import load_policy
-from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.run_file.toml import merge_overrides, write_toml
+from overhear.runs.run_file.run_file import load_run_file, merge_overrides, write_toml
 
 KEYS = st.from_regex(r"[a-z][a-z_]{0,8}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
