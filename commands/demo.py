@@ -94,11 +94,6 @@ def demo(
 def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
     """Run the demo into a new folder.
 
-    Args:
-        out: the run folder; it must be empty or not exist.
-        device: `[training] device`.
-        console: where tables and progress go.
-
     Raises:
         FileExistsError: the folder holds files.
         ValueError: there is no such device.

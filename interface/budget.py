@@ -56,7 +56,6 @@ class DrawnBatches:
 
         Args:
             multiplier: noise std on the sum / clip norm, above 0.
-            rounds: how many.
             adjacency: how data sets differ.
 
         Raises:

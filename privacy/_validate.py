@@ -16,10 +16,6 @@ Progress = Callable[[int, int, str], None]
 def check_real(name: str, value: object) -> None:
     """Refuse what compares like a number and is none: True would count as 1.
 
-    Args:
-        name: what the value is called.
-        value: anything.
-
     Raises:
         TypeError: the value is not a real number.
         ValueError: it is larger than any float.
@@ -46,8 +42,6 @@ def within(name: str, value: float, bound: str, remedy: str = "") -> float:
     """The float that a value is; refuse what is no real number, or lies outside of an interval.
 
     Args:
-        name: what the value is called.
-        value: anything.
         bound: the interval as it is written: "[0, 1)" holds 0 and not 1, "[1, inf)" what is finite
             and at least 1, "(0, inf]" infinity too.
         remedy: what else is said, after a semicolon, or after the comma or colon that it begins

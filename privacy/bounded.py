@@ -47,9 +47,6 @@ def check_size(path: Path, most: int) -> int:
 def read_bounded(path: Path, most: int) -> bytes:
     """The bytes of a file.
 
-    Args:
-        most: how many bytes it may have.
-
     Raises:
         FileNotFoundError: it is not there.
         ValueError: it is larger, or no regular file.
@@ -144,7 +141,6 @@ def check_memory(what: str, needed: int, remedy: str) -> None:
     Args:
         what: takes it, with its size.
         needed: bytes.
-        remedy: what would lower it.
 
     >>> check_memory("a table of 1000 numbers", 4000, "give fewer")
     """

@@ -103,7 +103,6 @@ def publish(part: Path, path: Path, *, new: bool = False) -> None:
     """Give a written and synced file its name.
 
     Args:
-        path: its name from here on.
         new: refuse to take the place of another file.
 
     Raises:
@@ -129,7 +128,6 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
 
     Args:
         path: the file; its folder must exist.
-        data: all of it.
         new: refuse to take the place of another file.
         mode: its permissions, such as `SHOWN`; by default those of the old file, if it is of the
             same user and group, and else that its user alone reads it.

@@ -60,7 +60,6 @@ def all_problems(where: str, found: Sequence[str], *, more: int = 0) -> InputErr
     """What is wrong with a file, to be raised: a sentence, or a list of them.
 
     Args:
-        where: the file.
         found: a sentence for each problem.
         more: problems that are not listed.
 
@@ -123,7 +122,6 @@ def needs(what: str, module: str) -> NotInstalled:
     """What is to be raised of a package that is missing, with the versions that are taken.
 
     Args:
-        what: is asked for.
         module: as it is imported.
 
     Raises:

@@ -57,7 +57,6 @@ def plain(text: object, *, most: int | None = _KEPT) -> str:
     r"""The text on one line, with everything that is not shown as its escape.
 
     Args:
-        text: anything.
         most: characters to keep; None keeps all.
 
     >>> print(plain("a\x1b[2Jb\nc"))

@@ -129,8 +129,6 @@ class Target:
 
         Args:
             goal: what is met; None where the noise was given.
-            delta: of every epsilon.
-            adversary: whose it is.
             reached: what it comes to, in the goal's own figure.
         """
         if goal is None or not goal.of_risk:

@@ -267,11 +267,7 @@ def _other(what: str, of_runs: Mapping[str, str], why: str) -> list[str]:
 
 
 def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
-    """The table: a head and a cell for each run, in every row.
-
-    Args:
-        runs: as `compare_runs` gives them.
-    """
+    """The table: a head and a cell for each run, in every row."""
     # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
     audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)

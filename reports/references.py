@@ -40,11 +40,7 @@ KINDS: Mapping[str, Callable[[float | str], str]] = {
 
 
 class References:
-    """The figures of one report, by their place.
-
-    Args:
-        report: the object of privacy.json.
-    """
+    """The figures of one report, by their place."""
 
     def __init__(self, report: Mapping[str, object]) -> None:
         self._report = report

@@ -44,7 +44,6 @@ class Described(BaseModel):
         """The object of a JSON text.
 
         Args:
-            text: of the file or line.
             refusal: the sentence for a text that is none, of the place in it and what is wrong.
 
         Raises:

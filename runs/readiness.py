@@ -35,7 +35,6 @@ class Readiness:
     """What is known of a run that `overhear train` would begin.
 
     Attributes:
-        plan: of the run.
         items: how the items of its data were made of records, as train would write it down.
         attack, audit: why `overhear attack` or `overhear audit` would refuse the run, None where
             they would not.

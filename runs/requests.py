@@ -29,10 +29,8 @@ class RequestField(NamedTuple):
     """One thing that can be asked.
 
     Attributes:
-        name: of the keyword.
         kind: type of a value, or of each of several.
         container: `tuple` of numbers in one text, `Sequence` of an option that may be repeated.
-        flag: the option.
         metavar: what stands for the value in a help text.
         choices: the names that it may be.
         reader: of its text.
@@ -123,8 +121,6 @@ def request_of(request: type[R], given: Mapping[str, object], *, of: str) -> R:
     """The request of keywords.
 
     Args:
-        request: its class.
-        given: values by name.
         of: what takes them, for a refusal.
 
     Raises:
@@ -148,7 +144,6 @@ def by_keywords(request: Callable[P, R], function: Callable[[R], T], name: str) 
     """A function of a request as one of the request's fields, with their types.
 
     Args:
-        request: its class.
         function: of the request.
         name: of the function that is made, which stands in the module of the other.
     """

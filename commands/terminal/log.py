@@ -20,8 +20,6 @@ class Log:
     """Where a command tells how far it is, besides the terminal.
 
     Attributes:
-        title: of the command.
-        quiet: whether the terminal shows no progress.
         path: of the file; None without one.
     """
 
@@ -39,7 +37,6 @@ class Log:
         Args:
             title: the first line about this command.
             quiet: whether the terminal shows no progress; it stays so once it was asked for.
-            path: of the file.
 
         Raises:
             ValueError: the file cannot be written, or a second one is named.

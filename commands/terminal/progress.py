@@ -40,9 +40,7 @@ def train_progress(
     """Rounds with epsilon against its limit, accuracy and consensus distance.
 
     Args:
-        console: of standard error.
         limit: target epsilon, None without one.
-        delta: of every epsilon.
     """
     with _steps(console, "training", "rounds", begins="reading the run file and its data") as show:
 
@@ -127,7 +125,6 @@ class Steps:
     """Tells of steps, and once of each total what it takes: on the console and in the log.
 
     Args:
-        console: of standard error.
         what: the name of the work.
         steps: what its steps are.
         bar: of one task, on a terminal; elsewhere, and in the log, there are ten lines of each

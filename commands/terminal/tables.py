@@ -87,11 +87,7 @@ def reasons(adversaries: Iterable[Guarantee]) -> list[str]:
 
 
 def second_opinions(opinions: Mapping[str, SecondOpinion]) -> list[str]:
-    """What another library says of finite figures: a line for each bracket, with its adversaries.
-
-    Args:
-        opinions: by adversary.
-    """
+    """What another library says of finite figures: a line for each bracket, with adversaries."""
     grouped: dict[str, list[str]] = {}
     for name, one in opinions.items():
         if not is_infinite(one.epsilon):
@@ -230,7 +226,6 @@ def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
     """Scores by column, of a table that was attacked.
 
     Args:
-        rows: of a scenario of an attack.
         most: how many columns are shown; the others are in attack.json.
     """
     table = make_table(Text("By column"))
@@ -259,8 +254,6 @@ def attack_table(
     """Mean scores of the four rows of one attack.
 
     Args:
-        rows: of a scenario of an attack.
-        title: what stands above.
         convention: of the scores; ours if None.
     """
     table = make_table(Text(title))
@@ -289,7 +282,6 @@ def membership_table(part: MembershipPart, *, title: str) -> Table:
 
     Args:
         part: of the run itself, or of games.
-        title: what was attacked.
     """
     table = make_table(f"{title}: {part.members} members, {part.others} others")
     for name in ("model", "attack"):
@@ -330,11 +322,7 @@ def rate_words(rate: MembershipRate) -> str:
 
 
 def measured_table(found: Audit) -> Table:
-    """Proven beside measured, a row an adversary.
-
-    Args:
-        found: the audit.
-    """
+    """Proven beside measured, a row an adversary."""
     level = f"{100 * found.confidence:.10g}%"
     runs = "1 run" if found.runs == 1 else f"{found.runs} runs"
     title = (
@@ -383,11 +371,7 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
 
 
 def trail_lines(found: Audit) -> Iterator[str]:
-    """What stands in audits.jsonl beside the run file; nothing of a folder.
-
-    Args:
-        found: the audit.
-    """
+    """What stands in audits.jsonl beside the run file; nothing of a folder."""
     if found.trail is None:
         return
     trail = found.trail

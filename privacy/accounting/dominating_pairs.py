@@ -75,7 +75,6 @@ class Round:
         noise_multiplier: noise std / joint sensitivity; of "profile" over the radius of the ball.
         moves: of the mean, in joint sensitivities.
         pair: which two hypotheses.
-        count: how many rounds are equal.
         coin: probability of each to take place, in (0, 1], seen by everybody.
         otherwise: what takes place where it does not; its count plays no part.
     """
@@ -148,7 +147,6 @@ def discretised_pair(round_: Round, *, missing: float, step: float = 0.005) -> D
     """Discretise the loss of one round on cells of `step` noise standard deviations.
 
     Args:
-        round_: the round, in which the unit takes part with a probability above 0.
         missing: probability that may be left out in the tails.
         step: cell width in noise standard deviations; the variance of the loss grows by about
             step^2 / 6 of itself.

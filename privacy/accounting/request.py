@@ -130,7 +130,6 @@ def orders_of(events: Mapping[Event, int], adjacency: str) -> tuple[float, Order
 
     Args:
         events: checked.
-        adjacency: how neighbouring data sets differ.
 
     Returns:
         mu, infinite where a round that may take part has no noise; and the rounds in either

@@ -257,9 +257,7 @@ class EpochRound(NamedTuple):
 
     Attributes:
         multiplier: noise std / joint sensitivity; of reach "ball" over the radius.
-        reach: "sum" or "ball".
         first: number of the first one, from 1.
-        rounds: how many.
         replays: how often any of them was released once more, with the same batches.
         moves: of the mean in the round of an epoch in which the unit may be.
     """

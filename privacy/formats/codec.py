@@ -187,7 +187,6 @@ def load(kind: type[_T], text: str | bytes, *, refusal: Callable[[str, str], str
 
     Args:
         kind: a described dataclass, or a model of pydantic.
-        text: of the file or line.
         refusal: the sentence for a text that is none, of the place in it and what is wrong.
 
     Raises:

@@ -81,7 +81,6 @@ class Kind:
         multiplier: noise std on the sum / clip norm; within a ball over its radius.
         moves: of the mean, in clip norms; within a ball by 0 or 1.
         law: of the two data sets.
-        count: how many.
         coin: probability of each to take place, which everybody sees.
         otherwise: what takes place where it does not.
     """

@@ -179,7 +179,6 @@ class Release:
     Attributes:
         sender: the agent, `agents` for the server.
         to: who receives it; None for everybody.
-        kind: its name.
         of: vectors in it.
         noise: noise in it.
         unsampled: whether a rate was given and counts as 1, since no sampler is declared.
@@ -226,8 +225,6 @@ class LogFile:
     """One file of a log.
 
     Attributes:
-        path: where it lies.
-        header: its first line.
         rounds: its releases, by round.
         at: the numbers of their lines, where somebody must have received what they hold.
         torn: how many of its lines were cut off.

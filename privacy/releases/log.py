@@ -186,7 +186,6 @@ class ReleaseLog:
         torn: how many lines were cut off.
         warnings: what was taken at its worst, or as a release says it, in sentences.
         stated: which releases count as public because they say so, in sentences.
-        paths: the files.
         missing: first and last of rounds, one after the other, that no line is about.
         status: of finite figures: declared, or checked where what was kept agrees with the lines.
 

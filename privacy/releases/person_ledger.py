@@ -77,7 +77,6 @@ class PersonRun:
         run: what tells the run from others, also from others of the same run file.
         label: what the run is called; for the reader.
         whose: which records of the person it is about, in words.
-        adjacency: how neighbouring data sets differ.
         delta: of the run's own epsilon.
         target: the adversary that the run file names.
         counted: "planned", or "released" where rounds were released more often than planned.
@@ -121,7 +120,6 @@ class PersonLedger:
     """All runs of a person's ledger.
 
     Attributes:
-        path: of the file.
         runs: in the order of the lines.
         schema: the name of its format.
     """

@@ -246,9 +246,6 @@ class Exposed:
 class Views:
     """The views of a log, by shape of round.
 
-    Args:
-        log: what was released.
-
     Attributes:
         whole_run: whether all rounds are one view.
         owners: whose vectors are in any release.

@@ -45,11 +45,8 @@ class CheckedRun:
     """What is known of a run.
 
     Attributes:
-        folder: where it lies.
-        config: its run file.
         report: the object of privacy.json, computed anew.
         reported: whether privacy.json was there; with the same content, where that was asked for.
-        spent: the ledger.
         plan: of the run file, from which the figures are.
     """
 

@@ -163,9 +163,7 @@ def decide_declared(
     """Hold the account of a log against a policy.
 
     Args:
-        policy: what must hold.
         account: of the log, for each limit of the policy one that holds its adversary.
-        system: what stands beside the figures.
         victim: the agent that figures are about, where they are about one alone.
         signed: whether a key of the policy signed the logs; None where nobody looked.
 
@@ -376,7 +374,6 @@ class DeclaredSystem:
     """What logs of releases cost, and what stands beside them.
 
     Attributes:
-        account: the figures.
         held: what checks of kept releases found of these very logs, None where nobody checked.
         audit: an audit of the training that these very logs declare, None where there is none.
         decision: of a policy, None where none was given.
@@ -407,10 +404,7 @@ def account_of_logs(
         adversaries: those to account for; the usual ones, and those of the policy, when none are
             given.
         victim: the agent whose record is at risk; None searches the worst one.
-        adjacency: how two neighbouring data sets differ.
-        accountant: how rounds are added up.
         absent: by agent the rounds in which it released nothing, as is publicly known.
-        policy: what must hold.
 
     Raises:
         FileNotFoundError: a log is not there.

@@ -91,7 +91,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     """Render a report.
 
     Args:
-        report: what privacy.json holds.
         images: PNG files by the path that the report names; one that is missing is said to be.
 
     Returns:
@@ -389,12 +388,7 @@ def columns_of(found: GradientAttack) -> list[tuple[str, str, list[str], list[li
 
 
 def render_found(folder: Path, found: GradientAttack) -> str:
-    """The page, complete in itself.
-
-    Args:
-        folder: where the pictures are.
-        found: what attack.json holds.
-    """
+    """The page, complete in itself."""
     columns = columns_of(found)
     images = {name: picture(folder, name) for *_, files, _ in columns for name in files}
     held = {name: data for name, data in images.items() if data is not None}

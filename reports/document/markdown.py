@@ -21,11 +21,7 @@ from ..schema import Report
 
 
 def report_markdown(report: Report) -> str:
-    """A summary of a report; every figure is one of its figures.
-
-    Args:
-        report: what privacy.json holds.
-    """
+    """A summary of a report; every figure is one of its figures."""
     return "\n".join(
         [
             *_verdict(report),
@@ -314,7 +310,6 @@ def write_junit(decision: Decision, path: Path, *, suite: str) -> None:
     """Write a decision.
 
     Args:
-        decision: on one run.
         path: the file; it is replaced.
         suite: name of the suite, such as the folder of the run.
 

@@ -69,13 +69,7 @@ def made_now() -> str:
 
 
 def risk_by_adversary(plan: Plan, spent: Spent, *, epsilon: Mapping[str, float]) -> dict[str, Risk]:
-    """The odds of each adversary after everything that was accounted for.
-
-    Args:
-        plan: of the run.
-        spent: its ledger.
-        epsilon: accounted, by adversary.
-    """
+    """The odds of each adversary after everything that was accounted for."""
     known: dict[tuple[tuple[Release, ...], Status], Risk] = {}
     found = {}
     for name, exposure in plan.exposures.items():
@@ -186,7 +180,6 @@ class ReportSummary:
         meaning: the figure in words of people.
         steps: what to do next, most urgent first.
         covered: whose records the figure covers, and whether a person may have more.
-        about: what the run file says about people.
     """
 
     meaning: Sentence
@@ -337,9 +330,6 @@ class Course(NamedTuple):
 def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Metrics]) -> Course:
     """How far the run of a folder came, by its ledger, its evaluations and its stopped.json.
 
-    Args:
-        metrics: the lines of metrics.jsonl.
-
     Raises:
         ValueError: stopped.json cannot be read, or is not that of this run.
     """
@@ -387,11 +377,6 @@ def run_facts(
 
     That agent is the one whose records are most at risk: for the target adversary, or for the
     worst one where there is no target.
-
-    Args:
-        came: how far.
-        sent: between whom.
-        device: where it was trained.
     """
     graph = built.setting.graph
     target = plan.target.adversary
@@ -484,9 +469,6 @@ def duplicates(built: Built) -> int:
 
 def utility(metrics: Sequence[Metrics]) -> Utility:
     """What was learned: accuracy, or error, of the mean model and of the agents' own ones.
-
-    Args:
-        metrics: the lines of metrics.jsonl.
 
     Raises:
         ValueError: some lack what others have.

@@ -162,13 +162,7 @@ def draw_places(line: Line) -> Markup:
 
 
 def drawing(box: str, title: str, about: str, content: Markup) -> Markup:
-    """A drawing that names itself to a reader who cannot see it.
-
-    Args:
-        box: the viewBox.
-        about: what it shows, in sentences.
-        content: its parts.
-    """
+    """A drawing that names itself to a reader who cannot see it."""
     return Markup(
         '<svg viewBox="{}" role="img" aria-label="{}. {}"><title>{}</title><desc>{}</desc>{}</svg>'
     ).format(box, title, about, title, about, content)

@@ -39,8 +39,6 @@ class Network:
         victim: the agent whose record is at risk.
         watching: agents of the adversaries that are set against the victim.
         tapped: whether an eavesdropper reads the links.
-        encrypted: whether links are encrypted.
-        server: whether a server takes part.
         left_out: agents that are not drawn.
         links_in_all: how many links there are, drawn or not.
     """

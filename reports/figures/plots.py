@@ -43,12 +43,7 @@ _ALARMS = 0.01
 
 
 def scale_figure(report: Report, cited: References, *, name: str, narrow: bool = False) -> Markup:
-    """The drawing.
-
-    Args:
-        name: of the adversary.
-        narrow: whether it is for a phone.
-    """
+    """The drawing."""
     frame = _NARROW if narrow else _WIDE
     # The figure by what was released, in zones from weak to strong.
     row = next(one for one in report.plan.adversaries if one.adversary == name)
@@ -193,11 +188,7 @@ Scale = Callable[[float], float]
 
 
 def measured_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup | None:
-    """The drawing; None where nothing finite was measured or proven.
-
-    Args:
-        narrow: whether it is for a phone.
-    """
+    """The drawing; None where nothing finite was measured or proven."""
     frame = _NARROW_MEASURED if narrow else _WIDE_MEASURED
     row_height = _ROW + (_NAME if narrow else 0)
     # Adversaries of whom anything finite is known, on one scale.
@@ -312,7 +303,6 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
     """The drawing: of the games, or of the run itself where none were played; None without one.
 
     Args:
-        found: what was inferred.
         narrow: whether it is for a phone; the legend then stands below.
     """
     if found is None:

@@ -108,10 +108,6 @@ class _Case(NamedTuple):
 def advise(config: RunFile, plan: Plan) -> list[Advice]:
     """What leaks in a planned run, what would fix it, and how to set a target if there is none.
 
-    Args:
-        config: the run file.
-        plan: its plan.
-
     Returns:
         First what leaks, one entry a reason, or one that nothing exceeds the target; then the
         remedies that apply, each with its epsilon at the plan's delta, for one record.

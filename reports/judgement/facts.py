@@ -37,7 +37,6 @@ class FigureRequirement:
     """What a target or a limit asks of the figure of one adversary.
 
     Attributes:
-        adversary: its name.
         epsilon: the largest that passes; None asks for nothing.
         delta, unit, adjacency: of the statement.
         records: of unit "user", how many records of a user have to be within the figure.
@@ -143,12 +142,7 @@ class Facts:
         limit: the epsilon that it allows, None where no target was set; of a target that is not
             about epsilon the one that it comes to at the noise that was found for it.
         goal: that target, None where it is about epsilon or was not set.
-        delta: of the figures.
         algorithm, form: what is trained.
-        agents: how many there are.
-        encrypted: whether links are taken to be encrypted.
-        rounds: as planned.
-        noise_multiplier: of the run.
         seeded: whether the noise can be repeated.
         victim: the only agent whose records the figures are for; None if they are for any record.
         whose: whose records the figures are for where one person has some at several agents; else
@@ -156,7 +150,6 @@ class Facts:
         searched: whether the agent that is worst off was searched.
         private: whether the run clips and adds noise at all.
         counterpart: the private algorithm to use where it does neither.
-        ran: of a run that was trained.
         counted: that the number of all records is public, in a sentence; empty where it need not.
         declared: what the figures stand on where somebody declared them; None of a run of ours.
     """
@@ -295,8 +288,6 @@ def facts_of_report(
     """The facts of a run that was trained; its figures are those of the ledger.
 
     Args:
-        report: the object of privacy.json.
-        folder: of the run, as a command names it.
         reported: whether privacy.json is there.
         missing: planned rounds that the ledger does not name.
         victim: the only agent whose records the figures are for.

@@ -147,7 +147,6 @@ class Remedy:
     """What would turn a finding.
 
     Attributes:
-        action: what to do.
         epsilon: the figure that it leads to, None where none is known.
         delta: at which that figure holds; None for the delta of the claim.
         words: what else its phrase names.
@@ -178,11 +177,9 @@ class Finding:
     """One thing that is so, and why it matters.
 
     Attributes:
-        kind: what is so.
         adversary: of whose figure; empty where the whole run is meant.
         figure: epsilon, or what was measured; None where there is none.
         limit: what is asked for, None where nothing is.
-        remedy: what would turn it.
         claim: the claim that is meant, None where there is none.
         words: what else its phrase names.
     """
@@ -212,7 +209,6 @@ def judge(
     """Hold the figure of one adversary against what is asked of it.
 
     Args:
-        facts: of a plan or of a run.
         asked: by a target or by a limit.
         fixes: gives what the accountant says would turn it; called where that can help.
         risks: gives what membership tests come to; called where a goal is asked and they have a

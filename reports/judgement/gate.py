@@ -149,9 +149,6 @@ def decide_plan(facts: Facts) -> Decision:
     A figure is asked for by [privacy] adversaries, or by default; that of a single message, which
     no adversary is limited to, only by being the target.
 
-    Args:
-        facts: of a plan, or of a run.
-
     Raises:
         ValueError: no figure is asked for, so nothing would be decided.
     """

@@ -72,7 +72,6 @@ def of_membership(most: float | None, facts: Facts) -> Finding:
 
     Args:
         most: largest upper limit of the true-positive rate at 1 % false positives; None for any.
-        facts: of a run.
     """
     # A contradiction, or a suspicion, goes before every rate.
     found = None if facts.ran is None else facts.ran.membership

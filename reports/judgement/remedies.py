@@ -36,7 +36,6 @@ def rounds_within(plan: Plan, spent: Spent, *, limit: float) -> dict[str, Rounds
     """For each adversary how many rounds a limit allows, where the run has more.
 
     Args:
-        plan: of the run.
         spent: the ledger; rounds that it does not name are taken in order.
         limit: epsilon, at the plan's delta.
 
@@ -66,13 +65,6 @@ def fixes_of_run(
 ) -> list[Fix]:
     """What would have met the target of a run, against its adversary or the worst one without it.
 
-    Args:
-        config: the run file.
-        plan: its plan.
-        spent: the ledger.
-        graph: of the run.
-        epsilon: accounted, by adversary.
-
     Returns:
         One for each fix with the figure that it leads to; none where the target is met.
     """
@@ -98,10 +90,6 @@ def limit_fixes(
 
     The fixes are those of a new run that makes the statement which the limit asks for: at its
     adjacency, at no larger delta, for any record, with secret noise.
-
-    Args:
-        config: the run file.
-        spent: the ledger.
 
     Returns:
         A function of the run's claim and of what is asked; it plans, so it may take seconds.
@@ -151,10 +139,6 @@ def limit_fixes(
 def limit_risks(config: RunFile, spent: Spent) -> Callable[[Guarantee, Goal], float]:
     """What membership tests come to after everything that a run released.
 
-    Args:
-        config: the run file.
-        spent: the ledger.
-
     Returns:
         A function of the run's claim and of what is asked; it plans, so it may take seconds.
     """
@@ -191,13 +175,8 @@ def fixes(
     """What would bring one adversary's figure within a limit, or make it a proven one.
 
     Args:
-        config: the run file.
-        plan: its plan.
-        spent: the ledger.
-        adversary: whose figure is meant.
         limit: epsilon, at the plan's delta; None where there is none.
         epsilon: accounted.
-        graph: of the run.
         anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
             the caller plans it.
     """

@@ -34,8 +34,6 @@ class Verdict:
 
     Attributes:
         outcome: met, not met, or open where no target was set.
-        findings: what decided it.
-        headline: one line.
         text: the figure behind it, with its delta and unit.
         actions: what would turn it; empty where it is met.
         notes: what else a reader of the headline must know.

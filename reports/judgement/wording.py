@@ -294,7 +294,6 @@ def notes(facts: Facts, *, limited: Collection[str] = ()) -> dict[Note, list[Sen
     """The notes on a run, by what they are about; those that do not apply are left out.
 
     Args:
-        facts: of a run that was trained.
         limited: adversaries that have a limit of a policy.
     """
     found: dict[Note, list[Sentence]] = {}

@@ -53,7 +53,6 @@ class Scale:
     Attributes:
         base: tables of the run file. A `data.root` is below the folder that OVERHEAR_DATA names.
         grid: values by key; the last varies fastest.
-        seeds: of every row.
         tune: values by key that are tried on validation records; empty tunes nothing.
         attack: whether every run is attacked.
         differs: what is not as in the paper, in words; where anything is, no verdict is given.
@@ -181,11 +180,8 @@ class Entry:
 
     Attributes:
         name: how the command calls it.
-        paper: it is of.
-        title: what it shows.
         value: a name in `overhear.reports.sweep.table.VALUES`, or what a closed form gives.
         columns: swept keys whose values are compared apart.
-        scales: its sweeps.
         printed: the paper's own figures; None where it prints no number.
         claims: what counts as reproduced, beside the figures.
         within: largest distance from the paper's figure that counts as reproduced, in the unit of
@@ -220,11 +216,7 @@ class Entry:
 
 
 def cells_of(entry: Entry, scale: ScaleName, computed: Sequence[Computed] = ()) -> Cells:
-    """What an entry has.
-
-    Args:
-        computed: the lines of a closed form.
-    """
+    """What an entry has."""
     if entry.closed is not None:
         keys = dict.fromkeys(key for one in computed for key in one.place)
         lines = {key: list(dict.fromkeys(one.place[key] for one in computed)) for key in keys}
@@ -282,7 +274,6 @@ def read_figures(
     """The figures of a file.
 
     Args:
-        cells: what the entry has.
         value: of the entry, which a column `metric` may name.
         of: settings of the lines that figures are of which do not name them.
 

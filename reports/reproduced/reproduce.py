@@ -95,8 +95,6 @@ class Outcome:
     """What a reproduction came to.
 
     Attributes:
-        entry: what was reproduced.
-        scale: at which scale.
         lines: in the order of the sweep.
         claims: each at every place.
         failures: runs that failed, in sentences.
@@ -135,9 +133,6 @@ class Outcome:
 
 def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Figure]) -> Outcome:
     """What the sweep of a scale came to, in its folder.
-
-    Args:
-        entry: what was run.
 
     Raises:
         ValueError: every run failed.

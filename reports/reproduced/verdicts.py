@@ -69,13 +69,11 @@ class ClaimLine:
     """A claim at one place.
 
     Attributes:
-        words: the claim.
         where: by swept key the settings that both lines have.
         difference: by how much the better one is better, of the figures that are compared: mean,
             standard error of the paired differences, n.
         low, high: its 95 % interval.
         of_mean: the difference of the mean models.
-        verdict: on the claim.
         source: where the claim was read.
     """
 
@@ -101,8 +99,6 @@ def figure_verdict(
     """Whether a figure of the paper is reproduced.
 
     Args:
-        figure: the paper's.
-        ours: mean, standard error, n.
         within: largest distance, in the unit of the value.
         scale: what it was run at; None of a closed form.
     """
@@ -151,7 +147,6 @@ def firsts_of(
     Args:
         lines: settings, our figure, the paper's.
         key: the swept key that tells them apart within a cell.
-        more: whether more is better.
 
     >>> def line(name, ours, paper):
     ...     printed = Figure(place={}, low=paper, high=paper, source="Table I")
@@ -185,13 +180,7 @@ def _few(count: int) -> str:
 def claim_lines(
     entry: Entry, lines: Sequence[Seeds], *, more: bool, scale: Scale | None = None
 ) -> list[ClaimLine]:
-    """Every claim of an entry, wherever both of its lines stand.
-
-    Args:
-        lines: its lines, in the order of the sweep.
-        more: whether more is better.
-        scale: as of `figure_verdict`.
-    """
+    """Every claim of an entry, wherever both of its lines stand."""
     if not more:
         lines = [
             replace(one, compared=_turned(one.compared), of_mean=_turned(one.of_mean))
@@ -315,9 +304,6 @@ def _placed(root: object) -> str:
 def check_data(name: str, scale: Scale) -> None:
     """Refuse an entry whose data are not at hand.
 
-    Args:
-        scale: what is to be run.
-
     Raises:
         FileNotFoundError: data are missing; the sentence names each, and the folder for it.
     """
@@ -386,7 +372,6 @@ def attacked_lines(
 
     Args:
         results: of its runs, which differ in their seed alone.
-        convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
     held = [(result, one) for result in results for one in own_attack(out, result)]
@@ -420,7 +405,6 @@ def unattacked_scores(
 
     Args:
         results: of the runs of one setting; those of another have the same records.
-        convention: scale of the scores, as of `Entry`.
     """
     found: dict[str, dict[str, list[float]]] = {}
     by_seed = {of.seed: (of, one) for of in results for one in own_attack(out, of)}

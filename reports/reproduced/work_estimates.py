@@ -81,9 +81,6 @@ def sweep_of(entry: Entry, name: ScaleName) -> tuple[SweepFile, dict[str, object
 def part_of(entry: Entry, name: ScaleName, cells: Sequence[str], seeds: int | None) -> Part:
     """The runs that are asked for, as `run_sweep` takes them; [] of all.
 
-    Args:
-        cells, seeds: as of `Cells.chosen`.
-
     Raises:
         ValueError: the entry does not have them at this scale, or is a closed form.
     """
@@ -123,7 +120,6 @@ class RunEstimate:
     Attributes:
         runs: how many, those of tuning too.
         hours: of one core, or of the device.
-        device: "CPU" or "GPU".
     """
 
     runs: int
@@ -140,11 +136,7 @@ class RunEstimate:
 
 
 def runs_of(entry: Entry, name: ScaleName, only: Part = ()) -> int:
-    """Runs of an entry at a scale, those of tuning too; 0 of a closed form.
-
-    Args:
-        only: as of `run_sweep`.
-    """
+    """Runs of an entry at a scale, those of tuning too; 0 of a closed form."""
     if entry.closed is not None:
         return 0
     sweep, _ = sweep_of(entry, name)
@@ -252,7 +244,6 @@ def run_seconds(rows: Sequence[RunFile], attacked: bool = False) -> Seconds:
 
     Args:
         rows: the run that is timed, and one of another row, if there is one, that is only built.
-        attacked: whether its attack is timed, too.
     """
     from ...runs.folder.run import TestedNoise, engine_of, plan_session
     from ...training.engine.transcript import Transcript

@@ -52,9 +52,6 @@ class Cells:
     """What an entry has, at one scale and at all of them.
 
     Attributes:
-        name: of the entry.
-        scale: that is run.
-        seeds: at that scale.
         swept: by scale, the paper's first, the values of each key that tells lines apart.
         fixed: by scale, the keys of the run file that all lines share.
     """

@@ -146,9 +146,6 @@ def over_images(out: Path, results: Sequence[PointResult]) -> dict[str, OverImag
     """By name of a score its mean over the images of all runs; without those of no number.
 
     Records that are no images have no SSIM.
-
-    Args:
-        results: the runs of a line.
     """
     every: dict[str, list[float]] = {score: [] for score in SCORES}
     for result in results:

@@ -140,7 +140,6 @@ class SweepTable:
 
     Attributes:
         value: its name in `VALUES`.
-        rows, columns: the keys.
         cells: its lines; column by column, row by row.
         caption: what the figures are, with n.
     """

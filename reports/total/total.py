@@ -278,21 +278,13 @@ _COMPOSED = {
 
 
 def sentences(total: Total) -> Iterator[str]:
-    """What a reader must know of a total.
-
-    Args:
-        total: as `total_of_runs` gives it.
-    """
+    """What a reader must know of a total."""
     yield _counted(total)
     yield from notes(total)
 
 
 def notes(total: Total) -> Iterator[str]:
-    """The same without the figures, which a page cites.
-
-    Args:
-        total: as `total_of_runs` gives it.
-    """
+    """The same without the figures, which a page cites."""
     yield _COMPOSED[total.composed]
     yield _records_words(total)
     victims = {run.victim for run in total.runs}
@@ -514,11 +506,7 @@ def _common_target(runs: Sequence[PersonRun]) -> str:
 
 
 def person_sentences(total: PersonTotal) -> Iterator[str]:
-    """What a reader must know of a person's total.
-
-    Args:
-        total: as `person_total` gives it.
-    """
+    """What a reader must know of a person's total."""
     shown = "infinite" if is_infinite(total.epsilon) else (
         f"at most {bound(total.epsilon)}"
         if total.status == "proven"

@@ -54,10 +54,7 @@ class Facts:
         torn: whether a line of the ledger was cut off.
         seed: the evaluation_noise_seed, None for the system's entropy.
         duplicates: items that equal another one.
-        records: how many items there are.
         items: how they were made of records; None where they come along or were made by a seed.
-        clipped: whether examples are clipped.
-        encrypted: whether links are taken to be encrypted.
         server: whether a server sums what agents send.
         changing: whether the graph changes from round to round.
         announced: how often a round, the start among them, is announced in the ledger.

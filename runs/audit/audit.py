@@ -61,8 +61,6 @@ def folder_checks(
     """Hold the transcripts of a run against the noise of its ledger.
 
     Args:
-        folder: of the run.
-        built: the objects of its run file.
         multiplier: the noise multiplier of its ledger.
         noise_seed: its evaluation_noise_seed, with which noise repeats where a round does.
 
@@ -120,13 +118,7 @@ def audit_of(
     """The object of what was measured and checked.
 
     Args:
-        config: the run file.
-        privacy: its table.
-        game: that was played, None where none could be.
         multiplier: noise multiplier of the run.
-        measured: of every adversary.
-        checks: of the engine.
-        seed: of the canaries.
     """
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
     return Audit(
@@ -420,8 +412,6 @@ def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> Priv
     """The privacy of a run in which there is something to audit.
 
     Args:
-        config: the run file.
-        built: its objects.
         multiplier: noise multiplier of the run.
 
     Raises:

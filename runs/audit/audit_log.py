@@ -73,9 +73,7 @@ def leave_trace(run_file: Path, config: RunFile, found: Audit) -> Trail:
     """Append an audit to the audits.jsonl beside a run file, and say what stands there now.
 
     Args:
-        run_file: that was named.
         config: what it says, overrides included.
-        found: the audit.
 
     Raises:
         OSError: the system refuses; the error names the file, and no line was left.
@@ -128,7 +126,6 @@ def read_trail(paths: Sequence[Path], config: RunFile) -> Trail | None:
 
     Args:
         paths: of audits.jsonl, or of copies of it; a line that two of them hold counts once.
-        config: the run.
     """
     run, damaged = run_digest(config), list[str]()
     lines = dict[bytes, AuditLine | None]()
@@ -156,7 +153,6 @@ def trail_of_folder(folder: Path, config: RunFile) -> Trail | None:
 
     Args:
         folder: of the run; the list is in it, as it was when it was trained, or beside it.
-        config: its run.toml.
     """
     return read_trail([folder / TRAIL, folder.parent / TRAIL], config)
 
@@ -165,7 +161,6 @@ def keep_trail(run_file: Path, folder: Path) -> None:
     """Copy the list beside a run file into the folder that was trained from it, if there is one.
 
     Args:
-        run_file: that was named.
         folder: of the run, which has ended; its digests are written anew.
 
     Raises:

@@ -97,7 +97,6 @@ def read_evidence(path: Path, kind: type[_Evidence], command: str) -> _Evidence 
     """What a command found, None where it was not run.
 
     Args:
-        kind: what it holds.
         command: that writes it, for the words of a refusal.
 
     Raises:

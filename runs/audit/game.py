@@ -77,11 +77,7 @@ def whole_run_game(
     """The game, or why there is none; neither where no adversary asks for one.
 
     Args:
-        config: the run file.
-        built: its objects.
-        plan: its plan.
         multiplier: noise multiplier of the run.
-        traces: of the run at it.
         clips_batches: whether what is clipped is the mean of a batch.
         clips_users: whether the sums of users are clipped.
     """
@@ -150,7 +146,6 @@ def nearest(
     Args:
         hosts: who looks on, by host.
         worst: what the worst neighbour of each host sees of it.
-        graph: of the run.
         of: what an adversary by its name sees of a host.
     """
     nearer = dict(hosts)
@@ -182,8 +177,6 @@ def game_of(
 
     Args:
         config: the run file; it has [privacy].
-        built: its objects.
-        plan: its plan.
         multiplier: noise multiplier of the run.
 
     Returns:
@@ -459,7 +452,6 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
     audit is the same with and without it.
 
     Args:
-        game: what will be played.
         watched: rounds that the checks look at.
     """
     if isinstance(game, AgentGame) and game.runs * _MOST_SHARE < 1:  # it tells of whole runs

@@ -55,7 +55,6 @@ def audit_last_model_of_folder(
 
     Args:
         folder: of `overhear train`.
-        request: how much.
         again: audit once more; what was found before stays beside it.
         progress: called with (runs done, in all, what comes next).
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
@@ -98,8 +97,6 @@ def audit_last_model(
     """Train a run file over and over, with a canary and without, and ask the last models.
 
     Args:
-        config: the run file.
-        request: how much.
         noise_multiplier: of the run; that of its plan by default.
         seed: of the coins; from the system's entropy by default.
         progress: called with (runs done, in all, what comes next).

@@ -78,11 +78,6 @@ def describe_membership(
     """The object of membership.json, without records that are listed.
 
     Args:
-        config: the run file.
-        found: what the attacks find; in the run itself, too.
-        pool: the records at stake.
-        proof: what is proven.
-        rounds: that the run trained.
         multiplier: noise multiplier of the run.
     """
     assert found.run is not None  # noqa: S101 # final models were given
@@ -250,8 +245,6 @@ class AuditedFolder:
 
     Attributes:
         folder: of `overhear train`.
-        config: its run file.
-        header: of its ledger.
         held: the result's place.
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
     """
@@ -277,10 +270,7 @@ class AuditedFolder:
 
         Args:
             folder: of `overhear train`.
-            name: of the result.
             again: whether a result that is there is no reason to stop.
-            stop: as above.
-            overrides: of the run file.
             does: what --again does once more.
 
         Raises:
@@ -319,8 +309,6 @@ class AuditedFolder:
         """Write a result, and keep the one that was there; where it cannot be, leave all as it was.
 
         Args:
-            found: the new one.
-            earlier: as `earlier` gives it.
             others: fields of it that are changed.
 
         Raises:
@@ -361,7 +349,6 @@ def audit_membership(
 
     Args:
         folder: of `overhear train`.
-        request: how much.
         progress: called with (trainings done, in all, what comes next).
         stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
@@ -442,8 +429,6 @@ def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
     """What is proven of holders of the final models about any agent's record.
 
     Args:
-        config: the run file.
-        built: its objects.
         multiplier: noise multiplier of the run.
     """
     p = config.privacy

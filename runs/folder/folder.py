@@ -452,9 +452,6 @@ def _listed(folder: Path) -> dict[str, str]:
 def listed(folder: Path, data: bytes) -> dict[str, str]:
     """Digest by path, of every line of a SHA256SUMS.
 
-    Args:
-        data: what it holds.
-
     Raises:
         ValueError: it is no such list, or names a file twice or one outside of the folder.
     """

@@ -72,7 +72,6 @@ def launch(
     """Run a command of ours as so many ranks.
 
     Args:
-        ranks: how many, R.
         timeout: seconds in which ranks miss each other by themselves; what is left somewhat later
             is killed.
         stop: of the command; all ranks are asked what it is asked.

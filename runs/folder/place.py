@@ -101,11 +101,7 @@ _PACKAGES = ("privacy", "training", "attacks", "runs", "reports", "commands", "t
 
 
 def program_facts(packages: Mapping[str, str]) -> dict[str, str]:
-    """The program that a rank runs, which can be told before anything is computed.
-
-    Args:
-        packages: versions by name.
-    """
+    """The program that a rank runs, which can be told before anything is computed."""
     code = hashlib.sha256()
     for path in sorted(path for ours in _PACKAGES for path in (_OURS / ours).rglob("*.py")):
         text = path.read_bytes().replace(b"\r\n", b"\n")
@@ -119,10 +115,6 @@ def program_facts(packages: Mapping[str, str]) -> dict[str, str]:
 
 def check_same_facts(mine: Mapping[str, str], first: Mapping[str, str], *, name: str) -> None:
     """Refuse a rank that would compute something else than rank 0.
-
-    Args:
-        first: what rank 0 would.
-        name: this rank in words.
 
     Raises:
         InputError: they differ, with what differs; of a text of several lines the first that does.

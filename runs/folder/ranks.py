@@ -91,10 +91,6 @@ _POLL, _PRECEDENCE = 0.1, 0.5  # of these rank 0 has the second to say why it en
 def take_device(name: str, place: Place) -> None:
     """Give this process a GPU, where the run computes on GPUs; ranks take turns at them.
 
-    Args:
-        name: [training] device.
-        place: this process among the ranks.
-
     Raises:
         ValueError: it is one GPU by its number, on which all ranks would compute.
     """
@@ -161,7 +157,6 @@ class Group:
     Args:
         store: which all ranks share.
         timeout: seconds that a rank may keep the others waiting once rounds are released.
-        secret: of all ranks.
 
     Attributes:
         ranks: which exchange the engine's rows; None until all ranks have agreed on the run.
@@ -196,9 +191,6 @@ class Group:
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
         """Wait until all ranks have planned the run, and compare what they are about to compute.
-
-        Args:
-            built: its objects on this rank.
 
         Raises:
             InputError: this rank would compute something else than rank 0, or there are more ranks
@@ -394,7 +386,6 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     """Be one of the ranks; when the block fails on one, all processes end with one exit code.
 
     Args:
-        place: which rank this process is.
         timeout: seconds that a rank may keep the others waiting once rounds are released.
         stop: of the command; asked to stop, all processes end with one exit code, too.
 

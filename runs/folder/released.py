@@ -123,11 +123,7 @@ class HeldRecords(NamedTuple):
 
 
 def write_records(path: Path, shards: Sequence[Held]) -> None:
-    """Write records.json.
-
-    Args:
-        shards: the records of each agent.
-    """
+    """Write records.json."""
     salt = secrets.token_hex(16)
     digest = _salted(salt, HeldRecords(*digest_of_records(shards)))
     RecordsFile(salt=salt, digest=digest).write(path)
@@ -152,9 +148,6 @@ def check_records_file(folder: Path, header: LedgerHeader) -> None:
 def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> HeldRecords:
     """The records of a run, found to be those that it was trained on.
 
-    Args:
-        shards: the records of each agent, as its run file gives them today.
-
     Raises:
         FileNotFoundError: records.json is missing.
         ValueError: it is another run's, or the records are others today.
@@ -174,9 +167,6 @@ def held_records(folder: Path, header: LedgerHeader, shards: Sequence[Held]) -> 
 
 def check_turns(folder: Path, header: LedgerHeader, setting: Setting) -> None:
     """Refuse other records where turns follow from them: they would be in rounds of two patterns.
-
-    Args:
-        setting: of the run that is to go on.
 
     Raises:
         FileNotFoundError: records.json is missing.
@@ -247,11 +237,7 @@ def _shown(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def epsilon_so_far(config: RunFile, plan: Plan, released: Sequence[int]) -> float | None:
-    """Epsilon of the target adversary after the rounds that a ledger names; None without one.
-
-    Args:
-        released: the number of each release.
-    """
+    """Epsilon of the target adversary after the rounds that a ledger names; None without one."""
     numbers = [number for number in released if number > 0]
     if config.privacy is None or not numbers:
         return None

@@ -163,7 +163,6 @@ class Guest(NamedTuple):
     Attributes:
         host: the name of its machine.
         address: by which it reaches the store.
-        program: of `program_facts`.
     """
 
     host: str
@@ -180,8 +179,6 @@ def store_of(place: Place, *, secret: bytes, limit: float) -> RankStore:
     """The store of all ranks.
 
     Args:
-        place: which rank this process is.
-        secret: of all ranks.
         limit: seconds until who keeps the store must be there.
 
     Raises:
@@ -233,9 +230,6 @@ def introduce(
     """Tell all ranks where this one is and what it runs, and hear it of them.
 
     Args:
-        place: which rank this process is.
-        store: of `store_of`.
-        program: of `program_facts`, on this rank.
         limit: seconds until all ranks must have come.
 
     Returns:
@@ -265,9 +259,6 @@ def connect(
     """Become one process group with the other ranks, by gloo.
 
     Args:
-        store: of `store_of`.
-        guests: of `introduce`.
-        secret: of all ranks.
         limit: seconds in which the ranks, which have all come, must connect.
 
     Raises:

@@ -166,7 +166,6 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
     """The last round that can be released within the target, when going on after a round.
 
     Args:
-        session: its plan, and its target if it has one.
         released: the number of each release that the ledger names.
         after: the round of the checkpoint; -1 is before the start.
 
@@ -403,14 +402,7 @@ def _keep_silent(_: str) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccountedRun:
-    """A run that released something, finished or not.
-
-    Attributes:
-        config: its run file.
-        built: the objects that it names.
-        plan: what was planned.
-        spent: what was released.
-    """
+    """A run that released something, finished or not."""
 
     config: RunFile
     built: Built
@@ -483,9 +475,6 @@ def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
 
 def released_sensitivity(plan: Plan, spent: Spent, name: str) -> JointSensitivity:
     """The joint sensitivity to an adversary of every planned round, or of more that were released.
-
-    Args:
-        spent: its ledger.
 
     Raises:
         UnsupportedView: a round was released again where none may repeat.

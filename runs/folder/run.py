@@ -74,8 +74,6 @@ def items_of(
     """Leave records out of what a data function gives, and look for items of several records.
 
     Args:
-        data: its data set.
-        statement: whose records the figures are about.
         notice: told what speaks for items of several records.
 
     Returns:
@@ -132,7 +130,6 @@ class TestedNoise:
     """The tests of one session, on one rank.
 
     Args:
-        built: the objects of the run.
         ranks: how many processes share the agents.
 
     Raises:
@@ -183,10 +180,6 @@ class Session:
     """One process's part of a run.
 
     Attributes:
-        config: the run file.
-        built: its objects.
-        plan: its plan.
-        out: the run folder.
         progress: called with (round, rounds, epsilon of the target adversary, metrics).
         last: the last round, which is the planned one unless the budget ends before it.
         items: how they were made of records; None where that was looked at when the run began.
@@ -253,7 +246,6 @@ def join_run(config: RunFile, out: Path, *, group: Group, stop: Stop | None = No
 
     Args:
         out: the folder of rank 0, for what is said.
-        group: this process among the ranks.
         stop: as for `train_run`; all ranks end after the same round, whichever is asked.
 
     Raises:
@@ -352,7 +344,6 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
     """Train from a checkpoint, or from the start, to the last round; then close the folder.
 
     Args:
-        session: of a folder with a run file.
         ledger: open, its last entry that of where this begins.
         start: the state to go on from.
     """

@@ -348,9 +348,6 @@ def labelled(
 
     Args:
         entry: the line as the caller gives it; `of` may be missing.
-        header: of the log.
-        drawn: the batches of the round so far.
-        said: by earlier lines.
         positions: of each vector, None where they are not given.
 
     Returns:

@@ -67,7 +67,6 @@ class KeptRounds:
     """The transcripts of a log.
 
     Args:
-        log: as it was read.
         rounds: which to look at: numbers, how many to draw by chance, or None for all.
         seed: of the drawing; the system's entropy when None.
 
@@ -164,7 +163,6 @@ class OracleBatch(NamedTuple):
 
     Attributes:
         where: of which release, in words.
-        owner, point, positions, clip, width: what was asked.
         rows: (B, 64) sketches of what it gave, clipped.
         kept: (B, 64) of what the training added, None where that was not kept.
     """
@@ -184,7 +182,6 @@ class Row:
     """A release and what is left of it.
 
     Attributes:
-        at: the release.
         left: (D,) float64, of which the noise is all.
         total: (D,) the weighted sum of clipped gradients.
         cut_off: (D,) what clipping took off, weighted.

@@ -43,9 +43,7 @@ class Conformance:
     """What was kept of a log, held against its lines.
 
     Attributes:
-        log: what is declared.
         rounds: the numbers of the rounds that were looked at.
-        outcomes: of each check.
         assumed: what nothing here shows, in sentences.
     """
 

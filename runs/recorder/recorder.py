@@ -412,8 +412,6 @@ class Recorder:
             delta: in (0, 1).
             adversaries: as of `account_of_releases`.
             victim: the agent whose record is at risk; None searches the worst one.
-            adjacency: how neighbouring data differ.
-            accountant: how rounds are added up.
 
         Raises:
             ValueError: a value that is unknown or out of range.

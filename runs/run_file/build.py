@@ -229,9 +229,7 @@ class Built:
     """The objects of a run.
 
     Attributes:
-        data: the data set.
         setting: graph, model, shards, rate and device.
-        algorithm: what runs.
         form, settings: published or repaired, and its own hyper-parameters.
         batch_size: public normaliser: the expected batch size of an average agent.
         clip_norm: None where nothing is clipped.

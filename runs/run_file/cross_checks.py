@@ -19,8 +19,6 @@ def resolved_privacy(
     """[privacy] with its adversaries; without a clip norm where the algorithm does not clip.
 
     Args:
-        privacy: as read.
-        agents: how many there are.
         links: clear or encrypted.
     """
     from ...training.own.names import algorithm_named
@@ -81,7 +79,6 @@ def resolved_model(
     """[model] with its loss, and with its task, by default what the algorithm is for.
 
     Args:
-        model: as read.
         data: what is learned from.
     """
     from ...training.algorithms import ALGORITHMS
@@ -152,8 +149,6 @@ def resolved_intercept(
     """[intercept] with its rounds and victims.
 
     Args:
-        intercept: as read.
-        agents: how many there are.
         victim: of [privacy].
     """
     kept, victims = intercept.rounds, intercept.victims
@@ -173,9 +168,7 @@ def resolved_attack(
     """[attack] with its rounds, by default all that are intercepted.
 
     Args:
-        attack: as read.
         intercept: with its rounds and victims.
-        agents: how many there are.
     """
     tried = attack.rounds
     if "rounds" not in attack.model_fields_set:

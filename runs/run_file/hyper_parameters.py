@@ -47,7 +47,6 @@ def sentences(error: ValidationError, schema: JsonSchemaValue) -> tuple[list[str
     """The first problems of a run file in the words of a run file, and how many more there are.
 
     Args:
-        error: what validation found.
         schema: JSON schema of the run file; it knows the keys and their ranges.
     """
     every = error.errors(include_url=False)

@@ -337,7 +337,6 @@ def read_tables(
 
     Args:
         values: keys by table; left as they are.
-        overrides: as `load_run_file` takes them.
         where: what sentences about them begin with.
 
     Raises:
@@ -374,7 +373,6 @@ def validated(values: Mapping[str, object], *, where: str) -> RunFile:
     """The tables of a run file, checked and resolved; nothing in them is taken as asked for.
 
     Args:
-        values: keys by table.
         where: what sentences about them begin with.
 
     Raises:

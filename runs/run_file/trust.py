@@ -71,11 +71,7 @@ class Sources(Described):
 
 
 def sources_of(names: Mapping[str, str]) -> Sources:
-    """What names of one's own consist of, once they were found.
-
-    Args:
-        names: by key of the run file.
-    """
+    """What names of one's own consist of, once they were found."""
     modules = modules_of(names.values())
     return Sources(version=1, files=own_files(modules), installed=installed_digests(modules))
 
@@ -153,9 +149,6 @@ def read_sources(folder: Path) -> Sources | None:
 def check_unchanged(folder: Path, held: Sources) -> None:
     """Refuse files of the working directory that are not those of a run; nothing is imported.
 
-    Args:
-        held: what its sources.json says.
-
     Raises:
         InputError: one is missing or was changed.
     """
@@ -176,10 +169,6 @@ def check_unchanged(folder: Path, held: Sources) -> None:
 
 def check_sources(folder: Path, held: Sources, names: Mapping[str, str]) -> None:
     """Refuse imported code that is not the code of a run.
-
-    Args:
-        held: what its sources.json says.
-        names: by key of its run file, and found.
 
     Raises:
         InputError: something was changed, is missing, or was not part of it.
@@ -315,9 +304,6 @@ def is_foreign(path: NamedPath) -> bool:
 def check_path(folder: Path, path: NamedPath) -> None:
     """Refuse a path of a folder's run.toml that leads to where nobody asked to read.
 
-    Args:
-        path: the key, and what stands there.
-
     Raises:
         InputError: it leads out of the folder and of the working directory.
     """
@@ -384,9 +370,6 @@ def is_of_folder(path: Path) -> bool:
 
 def check_before(folder: Path, calls: Collection[Call]) -> Sources | None:
     """Refuse a folder whose code nobody vouches for, or was changed; nothing is imported.
-
-    Args:
-        calls: in its run file.
 
     Returns:
         What its sources.json says; None where it names no code.

@@ -52,8 +52,6 @@ class Task:
     """A run, as it is handed to a process.
 
     Attributes:
-        out: folder of the sweep.
-        base: tables of the run file.
         point: what it changes of them.
         devices: where it may compute, of which it takes the first that is free; () as its run file
             says.
@@ -287,7 +285,6 @@ class Engine:
 
         Args:
             tasks: what is run; each keeps how it ended.
-            done: called with each result, as it comes.
 
         Returns:
             An iterator over the tasks whose process died, again when it had a machine's whole

@@ -52,7 +52,6 @@ class Swept:
     """What a sweep came to.
 
     Attributes:
-        out: its folder.
         results: every run that ended, failed ones too.
         ran: how many of them ended by this call.
         left: how many of those that were meant have not ended.
@@ -259,7 +258,6 @@ def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) 
     """Refuse a folder with runs of another sweep; one may grow by seeds and values.
 
     Args:
-        base: tables of the run file.
         points: of the sweep, all of them, with what was chosen for them before.
     """
     if not (out / SWEEP).is_file():

@@ -270,11 +270,7 @@ def base_of(sweep: SweepFile, *, beside: Path, where: str) -> dict[str, object]:
 
 
 def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
-    """A sweep file with the tables of its run file in it, as TOML.
-
-    Args:
-        base: tables of the run file.
-    """
+    """A sweep file with the tables of its run file in it, as TOML."""
     whole = sweep.model_dump(exclude_none=True)
     tune = whole.pop("tune", None)
     if tune is not None:
@@ -459,9 +455,7 @@ class Tried:
     """A value that is tried for a row.
 
     Attributes:
-        row: the settings of the row.
         chosen: what is tried.
-        points: its runs.
     """
 
     row: Mapping[str, str]
@@ -570,7 +564,6 @@ def check_points(base: Mapping[str, object], points: Sequence[Point]) -> dict[st
     """Why some runs cannot be: a sentence by the settings of their row.
 
     Args:
-        base: tables of the run file.
         points: of the sweep; one of each row is read.
 
     Raises:
