@@ -17,7 +17,13 @@ from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.formats.codec import CONFIG, as_text, load
 
+Refusal = Callable[[str, str], str]
 LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
+
+
+def unreadable(path: Path, remedy: str = "put it back as it was written") -> Refusal:
+    """The sentence for a file, of the place in it and what is wrong."""
+    return lambda at, what: f"{path} cannot be read at {at}: {what}; {remedy}"
 
 
 class Described(BaseModel):
@@ -40,7 +46,7 @@ class Described(BaseModel):
         return cls(**({name: getattr(source, name) for name in names} | others))
 
     @classmethod
-    def parse(cls, text: str | bytes, *, refusal: Callable[[str, str], str]) -> Self:
+    def parse(cls, text: str | bytes, *, refusal: Refusal) -> Self:
         """The object of a JSON text.
 
         Args:
@@ -52,23 +58,20 @@ class Described(BaseModel):
         return load(cls, text, refusal=refusal)
 
     @classmethod
-    def read(cls, path: Path, *, refusal: Callable[[str, str], str]) -> Self:
-        """The object of a JSON file; arguments and refusals of `parse`.
+    def read(cls, path: Path, *, refusal: Refusal | None = None) -> Self:
+        """The object of a JSON file; arguments and refusals of `parse`, by default `unreadable`.
 
         Raises:
             FileNotFoundError: it is not there.
             ValueError: it cannot be read, or is larger than any that is written.
         """
-        return cls.parse(read_bounded(path, LARGEST_OBJECT), refusal=refusal)
+        held = read_bounded(path, LARGEST_OBJECT)
+        return cls.parse(held, refusal=refusal or unreadable(path))
 
     @classmethod
     def read_if_there(cls, path: Path, *, remedy: str) -> Self | None:
         """The same, None where there is no file; the sentence of a refusal ends in the remedy."""
-        if not path.exists():
-            return None
-        return cls.read(
-            path, refusal=lambda at, what: f"{path} cannot be read at {at}: {what}; {remedy}"
-        )
+        return cls.read(path, refusal=unreadable(path, remedy)) if path.exists() else None
 
     def dump(self) -> dict[str, JsonValue]:
         """The object of JSON: what was set, under the names of the file."""

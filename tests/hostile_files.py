@@ -44,7 +44,7 @@ from overhear.runs.attack.prior_records import RecordForm, read_records, read_te
 from overhear.runs.attack.tokens import read_vocabulary
 from overhear.runs.audit.audit_log import read_trail
 from overhear.runs.folder.folder import _listed
-from overhear.runs.folder.records import read_environment, read_metrics, read_stopped
+from overhear.runs.folder.records import Environment, Stopped, read_metrics
 from overhear.runs.folder.resume import _round_of
 from overhear.runs.folder.signature import read_key
 from overhear.runs.recorder.keeping import KeptTranscript, keep, kept_folder, read_kept
@@ -542,11 +542,11 @@ READERS = (
     Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
     Reader("runs/described.py", ("json",), "environment.json",
-           b'{"python": "3.12", "packages": {"torch": "2"}}', read_environment),
+           b'{"python": "3.12", "packages": {"torch": "2"}}', Environment.read),
     Reader("runs/folder/records.py", ("jsonl",), "metrics.jsonl", _METRICS, read_metrics),
     Reader("runs/folder/records.py", ("json",), "stopped.json",
            b'{"round": 3, "rounds": 9, "adversary": "server", "epsilon": 1.5, "target": 2.0, '
-           b'"delta": 1e-05, "because": "it ends"}', read_stopped),
+           b'"delta": 1e-05, "because": "it ends"}', Stopped.read),
     Reader("runs/folder/resume.py", ("jsonl",), "metrics.jsonl", _METRICS,
            lambda path: list(map(_round_of, path.read_bytes().splitlines()))),
     Reader("runs/folder/signature.py", ("text",), "team.secret", b"0f" * 32,

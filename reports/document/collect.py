@@ -26,7 +26,7 @@ from ...runs.audit.evidence_schema import Attack
 from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
-from ...runs.folder.records import Items, header_of, read_environment, read_metrics
+from ...runs.folder.records import Environment, Items, header_of, read_metrics
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
 from ...runs.plan.opinions import contradiction, opinions
 from ...runs.plan.plan import Plan
@@ -115,7 +115,7 @@ def collect(
     metrics = read_metrics(folder / run_folder.METRICS)
     came = course(folder, plan, spent=spent, metrics=metrics)
     # What follows from them.
-    device = read_environment(folder / run_folder.ENVIRONMENT).device
+    device = Environment.read(folder / run_folder.ENVIRONMENT).device
     run = run_facts(config, built, plan, came=came, sent=traffic(built, plan), device=device)
     ledger, items = _ledger(plan, spent), _items(config, spent)
     limit, graph = plan.target.epsilon, built.setting.graph
@@ -285,6 +285,6 @@ def _reproduce(folder: Path, config: RunFile) -> Reproduce:
     return Reproduce(
         commands=[*commands, "overhear report DIR"],
         check=["cd DIR && sha256sum --check SHA256SUMS"],
-        environment=read_environment(folder / run_folder.ENVIRONMENT),
+        environment=Environment.read(folder / run_folder.ENVIRONMENT),
         files={name: run_folder.digest(folder / name, most=_LONG) for name in there},
     )

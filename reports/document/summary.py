@@ -24,7 +24,7 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.releases.ledger import Spent
 from ...runs.folder import folder as run_folder
-from ...runs.folder.records import Stopped, read_stopped
+from ...runs.folder.records import Stopped
 from ...training.exposure.events import accounted, counted, spent_releases
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.graphs.graph import Topology
@@ -348,7 +348,7 @@ def course(folder: Path, plan: Plan, *, spent: Spent, metrics: Sequence[Metrics]
 def _stopped(path: Path, plan: Plan, spent: Spent) -> Stopped | None:
     if not path.exists():
         return None
-    stopped = read_stopped(path)
+    stopped = Stopped.read(path)
     target = plan.target
     of_run = (
         target.goal is not None

@@ -29,7 +29,7 @@ from ...training.tracing.trace import trace
 from ..cost import Expect
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
-from ..folder.records import read_environment
+from ..folder.records import Environment
 from ..freed_memory import keep_freed_memory
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
@@ -284,7 +284,7 @@ def audit_folder(
 def _device_of(folder: Path) -> str:
     """Where the rounds of a run were trained, as far as its folder tells."""
     path = folder / run_folder.ENVIRONMENT
-    return read_environment(path).device if path.exists() else ""
+    return Environment.read(path).device if path.exists() else ""
 
 
 def _in_doubt(before: EarlierAudit, found: Audit) -> bool:

@@ -26,7 +26,7 @@ from ...privacy.releases.log import holds_logs
 from ...training.engine.checkpoint import round_name
 from ..run_file.tables import is_same_device
 from ..run_file.trust import COPIES, SOURCES
-from .records import Environment, header_of, read_environment, read_metrics, read_stopped
+from .records import Environment, Stopped, header_of, read_metrics
 
 RUN, ENVIRONMENT, LEDGER, METRICS = "run.toml", "environment.json", "ledger.jsonl", "metrics.jsonl"
 RECORDS = "records.json"
@@ -142,7 +142,7 @@ def is_finished(folder: Path) -> bool:
 def last_round(folder: Path) -> int:
     """The last round of a run: the planned one, or where its budget stopped it."""
     if (folder / STOPPED).is_file():
-        return read_stopped(folder / STOPPED).round
+        return Stopped.read(folder / STOPPED).round
     return header_of(read_ledger(folder / LEDGER)).planned_rounds
 
 
@@ -212,7 +212,7 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
         after: the round that its state is of; below 0 where it begins anew.
         seeded: whether its noise comes from a seed for evaluations.
     """
-    told = read_environment(folder / ENVIRONMENT)
+    told = Environment.read(folder / ENVIRONMENT)
     ours = environment(device).packages["overhear"]
     wrote, words = told.packages.get("overhear", ""), ""
     if wrote.rsplit(" ", 1)[-1] != ours:
@@ -233,7 +233,7 @@ def note_device(folder: Path, device: str, *, after: int, seeded: bool) -> str:
 
 def tell_layout(folder: Path, layout: str, *, ranks: int) -> None:
     """Complete the environment of a run by what its rounds have settled."""
-    told = read_environment(folder / ENVIRONMENT)
+    told = Environment.read(folder / ENVIRONMENT)
     told.model_copy(update={"layout": layout, "ranks": ranks}).write(folder / ENVIRONMENT)
 
 

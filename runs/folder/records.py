@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from ...privacy.participation import Reach
 from ...privacy.releases.ledger import Spent
 from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.models.metrics import Metrics
-from ..described import LARGEST_OBJECT, Described
+from ..described import LARGEST_OBJECT, Described, unreadable
 
 MOST_MEASURED = 4 << 30  # bytes of metrics.jsonl
 
@@ -234,27 +233,12 @@ def header_of(spent: Spent) -> LedgerHeader:
     )
 
 
-def _cannot_be_read(path: Path) -> Callable[[str, str], str]:
-    return lambda at, what: f"{path} cannot be read at {at}: {what}; put it back as it was written"
-
-
-def read_environment(path: Path) -> Environment:
-    """Where a run was trained.
-
-    Raises:
-        FileNotFoundError: no environment.json is there.
-        ValueError: it cannot be read.
-    """
-    return Environment.read(path, refusal=_cannot_be_read(path))
-
-
 def read_metrics(path: Path) -> list[Metrics]:
     """The lines of metrics.jsonl that are whole; none where the run was cut off before its start.
 
     Raises:
         ValueError: a whole line is no evaluation.
     """
-    refusal = _cannot_be_read(path)
     if not path.exists():
         return []
     check_size(path, MOST_MEASURED)
@@ -267,15 +251,5 @@ def read_metrics(path: Path) -> list[Metrics]:
                     "back as it was written"
                 )
             if line.rstrip().endswith(b"}"):  # else it was cut off
-                found.append(load(Metrics, line, refusal=refusal))
+                found.append(load(Metrics, line, refusal=unreadable(path)))
     return found
-
-
-def read_stopped(path: Path) -> Stopped:
-    """Where the budget of a run ends it.
-
-    Raises:
-        FileNotFoundError: no stopped.json is there.
-        ValueError: it cannot be read.
-    """
-    return Stopped.read(path, refusal=_cannot_be_read(path))

@@ -45,7 +45,6 @@ from .records import (
     TrainSummary,
     header_of,
     read_metrics,
-    read_stopped,
 )
 from .released import (
     check_records_file,
@@ -238,7 +237,7 @@ def _finished(session: Session, say: Notice) -> TrainSummary:
     train_summary = summary(session, metrics[-1])
     if not (out / run_folder.STOPPED).is_file():
         return train_summary
-    return train_summary.model_copy(update={"stopped": read_stopped(out / run_folder.STOPPED)})
+    return train_summary.model_copy(update={"stopped": Stopped.read(out / run_folder.STOPPED)})
 
 
 def check_nothing_released(out: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from overhear.reports.document.collect import collect
 from overhear.runs.folder.folder import ENVIRONMENT, is_finished
-from overhear.runs.folder.records import read_environment
+from overhear.runs.folder.records import Environment
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile
@@ -52,7 +52,7 @@ def test_a_run_goes_on_on_another_device_and_says_so_where_it_moved(first, then,
     assert is_finished(out)
     moved = first[:4] != then[:4]
     places = f"{first}, after round 2 {then}" if moved else first
-    assert read_environment(out / ENVIRONMENT).device == places
+    assert Environment.read(out / ENVIRONMENT).device == places
     words = (
         f"It was trained on {first} and goes on on {then}, which rounds otherwise and draws other "
         "noise from the seed, so its models are not those of one device."

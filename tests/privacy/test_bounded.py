@@ -39,7 +39,7 @@ import PIL.Image, safetensors.torch, sklearn.datasets
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import load_policy
 from overhear.runs.attack.prior_records import read_tensors
-from overhear.runs.folder.records import read_metrics, read_stopped
+from overhear.runs.folder.records import Stopped, read_metrics
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.data.readers import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
@@ -191,7 +191,7 @@ IDX, CIFAR = "read_idx(path, dimensions=3)", "read_cifar10(path.parent)"
 SVM, IMAGES = "read_libsvm(path, features=1000)", "read_image_folder(path)"
 GRAPH, TENSORS, STATE = "read_graph_file(path)", "read_tensors(path)", "load_checkpoint(path)"
 ROUNDS, RUN, POLICY = "Transcript.load(path.parent)", "load_run_file(path)", "load_policy(path)"
-MEASURED, STOPPED = "read_metrics(path)", "read_stopped(path)"
+MEASURED, STOPPED = "read_metrics(path)", "Stopped.read(path)"
 
 Bomb = Callable[[Path], object]
 BOMBS: dict[str, tuple[str, Bomb, str, str]] = {
