@@ -35,9 +35,7 @@ def config_of(
     """
     overrides = overrides_of(set or {})
     if isinstance(run, RunFile):
-        tables = {name: getattr(run, name) for name in type(run).model_fields}
-        held = {name: table.entries() for name, table in tables.items() if table is not None}
-        return read_tables(held, overrides, where="run") if overrides else run
+        return read_tables(run.tables(), overrides, where="run") if overrides else run
     if isinstance(run, Mapping):
         return read_tables(run, overrides)
     if isinstance(run, str | Path):

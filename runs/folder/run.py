@@ -308,6 +308,15 @@ def first_session(session: Session) -> TrainSummary:
     algorithm, run = session.config.algorithm, secrets.token_hex(16)
     write_records(out / run_folder.RECORDS, built.setting.shards)
     write_sources(out, own_calls(session.config))
+    # A key stands in the header only where the run has such a fact.
+    sources, turns = out / SOURCES, session.config.pattern
+    facts = {
+        "participation": None if plan.participation is None else plan.participation.digest,
+        "missing": None if plan.missing is None else plan.missing.at_most,
+        "items": session.items,
+        "turns": None if turns.is_every else turns.entry,
+        "sources": run_folder.digest(sources) if sources.is_file() else None,
+    }
     header = LedgerHeader(
         run=run,
         run_file=run_folder.digest(out / run_folder.RUN),
@@ -321,18 +330,7 @@ def first_session(session: Session) -> TrainSummary:
         planned_rounds=plan.rounds,
         noise_test_rate=noise_test_rate(plan),
         exposures={name: ExposureFacts.of(one) for name, one in plan.exposures.items()},
-    )
-    # A key stands in the header only where the run has such a fact.
-    if plan.participation is not None:
-        header = header.model_copy(update={"participation": plan.participation.digest})
-    if plan.missing is not None:
-        header = header.model_copy(update={"missing": plan.missing.at_most})
-    if session.items is not None:
-        header = header.model_copy(update={"items": session.items})
-    if not session.config.pattern.is_every:
-        header = header.model_copy(update={"turns": session.config.pattern.entry})
-    if (sources := out / SOURCES).is_file():
-        header = header.model_copy(update={"sources": run_folder.digest(sources)})
+    ).model_copy(update={key: fact for key, fact in facts.items() if fact is not None})
     ledger = Ledger(out / run_folder.LEDGER, header.dump())
     try:
         return run_session(replace(session, run=run), ledger=ledger, start=None)

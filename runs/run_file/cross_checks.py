@@ -29,14 +29,9 @@ def resolved_privacy(
         missing = "[privacy] is missing; give epsilon or noise_multiplier, and delta"
         return None, [f"{missing}: {algorithm} is private"] if private else []
     names, problems = _adversaries(privacy, agents, links=links)
-    if privacy.victim is not None:
-        problems += _outside(
-            "[privacy] victim", (privacy.victim,), agents - 1, "agents count from 0"
-        )
-    if privacy.holders is not None:
-        problems += _outside(
-            "[privacy] holders", privacy.holders, agents - 1, "agents count from 0"
-        )
+    victims = () if privacy.victim is None else (privacy.victim,)
+    for key, named in (("victim", victims), ("holders", privacy.holders or ())):
+        problems += _outside(f"[privacy] {key}", named, agents - 1, "agents count from 0")
     privacy = privacy.model_copy(update={"adversaries": names})
     if private:
         return privacy, problems

@@ -29,20 +29,12 @@ def _always(value: object) -> bool:
     return value is not None
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def _is_one_of(*names: str) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, str) and value in names
 
 
 def _does_not_clip(value: object) -> bool:
-    return value is False or (isinstance(value, str) and value in ("none", "off", "false"))
-
-
-def _is_agent(value: object) -> bool:
-    return isinstance(value, str) and value in ("client", "device", "node")
-
-
-def _follows_data(value: object) -> bool:
-    return isinstance(value, str) and value in ("adaptive", "quantile", "auto")
+    return value is False or _is_one_of("none", "off", "false")(value)
 
 
 _ADAPTIVE = (
@@ -52,14 +44,6 @@ _ADAPTIVE = (
     "algorithm that takes one"
 )
 _OWN_CLIP_NORM = Unprovable(asks=_always, reason=_ADAPTIVE)
-_NOT_KNOWN = (
-    "with-replacement",
-    "replacement",
-    "weighted",
-    "importance",
-    "balls-in-bins",
-    "refilled",
-)
 _OWN_BATCHES = Unprovable(
     asks=_always,
     reason=(
@@ -76,7 +60,9 @@ _OWN_ROUNDS = Unprovable(
     ),
 )
 _UNKNOWN_BATCHES = Unprovable(
-    asks=lambda value: isinstance(value, str) and value in _NOT_KNOWN,
+    asks=_is_one_of(
+        *("with-replacement", "replacement", "weighted", "importance", "balls-in-bins", "refilled")
+    ),
     reason=(
         "has no bound here: nothing is known of batches that are drawn with replacement, by "
         "weights or losses, or refilled to a size; draw each record on its own "
@@ -103,11 +89,11 @@ TRAINING: Mapping[str, Unprovable] = {
     "early_stopping": _OWN_ROUNDS,
     "stop_at_accuracy": _OWN_ROUNDS,
     "stop_at_loss": _OWN_ROUNDS,
-    "rounds": Unprovable(asks=_is_text, reason=_OWN_ROUNDS.reason),
+    "rounds": Unprovable(asks=lambda value: isinstance(value, str), reason=_OWN_ROUNDS.reason),
 }
 PRIVACY: Mapping[str, Unprovable] = {
     "unit": Unprovable(
-        asks=_is_agent,
+        asks=_is_one_of("client", "device", "node"),
         reason=(
             "is not supported: use unit='agent' for all data of one agent, with an algorithm that "
             "clips whole vectors, or unit='user' for all records of one user, of which "
@@ -120,7 +106,7 @@ PRIVACY: Mapping[str, Unprovable] = {
     "target_unclipped_quantile": _OWN_CLIP_NORM,
     "adaptive_clipping": _OWN_CLIP_NORM,
     "adaptive_clip_norm": _OWN_CLIP_NORM,
-    "clipping": Unprovable(asks=_follows_data, reason=_ADAPTIVE),
+    "clipping": Unprovable(asks=_is_one_of("adaptive", "quantile", "auto"), reason=_ADAPTIVE),
     "clip_norm": Unprovable(
         asks=_does_not_clip,
         reason=(

@@ -201,10 +201,12 @@ class RunFile(Table):
 
     def to_toml(self) -> str:
         """The resolved run file as TOML; reading it gives an equal run file."""
-        tables = {name: getattr(self, name) for name in type(self).model_fields}
-        return write_toml(
-            {name: table.entries() for name, table in tables.items() if table is not None}
-        )
+        return write_toml(self.tables())
+
+    def tables(self) -> dict[str, Mapping[str, object]]:
+        """The keys that have an effect, by table."""
+        held = {name: getattr(self, name) for name in type(self).model_fields}
+        return {name: table.entries() for name, table in held.items() if table is not None}
 
 
 def load_run_file(
@@ -354,19 +356,14 @@ def _asked(
     ask(_calls(values), named_paths(values), notice)
     ask(_calls(values, ATTACK_KEYS))  # said where it runs
     run_file = validated(values, where=where)
-    entries = _entries(run_file)
+    entries = run_file.tables()
     ask(_calls(entries), named_paths(entries))
     return run_file
 
 
-def _entries(run_file: RunFile) -> dict[str, Mapping[str, object]]:
-    tables = {name: getattr(run_file, name) for name in RunFile.model_fields}
-    return {name: table.entries() for name, table in tables.items() if table is not None}
-
-
 def own_calls(run_file: RunFile) -> list[Call]:
     """The names of one's own in a run file that say what the run is, with what it hands them."""
-    return _calls(_entries(run_file))
+    return _calls(run_file.tables())
 
 
 def validated(values: Mapping[str, object], *, where: str) -> RunFile:

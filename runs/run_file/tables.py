@@ -285,16 +285,13 @@ class ModelTable(Table):
 
     @model_validator(mode="after")
     def _check_name(self) -> Self:
-        if self.name not in MODEL_NAMES and ":" not in self.name:
-            raise InputError(
-                f"name={self.name!r} must be one of {', '.join(MODEL_NAMES)} or "
-                f'"module:NAME"{did_you_mean(self.name, MODEL_NAMES)}'
-            )
-        if self.loss is not None and self.loss not in LOSS_NAMES and ":" not in self.loss:
-            raise InputError(
-                f"loss={self.loss!r} must be one of {', '.join(LOSS_NAMES)} or "
-                f'"module:NAME"{did_you_mean(self.loss, LOSS_NAMES)}'
-            )
+        for key, known in (("name", MODEL_NAMES), ("loss", LOSS_NAMES)):
+            value = getattr(self, key)
+            if value is not None and value not in known and ":" not in value:
+                raise InputError(
+                    f"{key}={value!r} must be one of {', '.join(known)} or "
+                    f'"module:NAME"{did_you_mean(value, known)}'
+                )
         return self
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.errors import InputError, all_problems, did_you_mean
@@ -31,6 +31,7 @@ from ...privacy.formats.toml_text import read_toml
 from ...privacy.plain_text import plain
 from ..errors import STATED, sentence
 from ..run_file.run_file import RunFile, read_tables, write_toml
+from ..run_file.tables import Table
 
 MOST_POINTS = 100_000
 """Runs of a sweep; the largest table of the papers has 3,600."""
@@ -43,13 +44,7 @@ SWEEP = "sweep.toml"
 Chosen = bool | dict[str, list[Any]]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True
-    )
-
-
-class TuneTable(_Part):
+class TuneTable(Table):
     """[tune]: what is chosen for each row, on records that are kept from training."""
 
     keys: dict[str, list[Any]]
@@ -60,7 +55,7 @@ class TuneTable(_Part):
     """Runs of each value; their seeds are none of those that are reported."""
 
 
-class AlsoTable(_Part):
+class AlsoTable(Table):
     """[also]: what is done with a finished run."""
 
     attack: Chosen = False
@@ -69,7 +64,7 @@ class AlsoTable(_Part):
     """Whether all runs are audited, or those with these values."""
 
 
-class SweepFile(_Part):
+class SweepFile(Table):
     """A whole sweep file."""
 
     base: str | dict[str, object]
