@@ -7,7 +7,7 @@ deltas, stands in the table with its delta and is said to differ.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -57,25 +57,6 @@ class BestRebuilt:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Measured:
-    """What an audit measured of one adversary: a lower bound of epsilon."""
-
-    epsilon: float
-    canaries: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedAudit:
-    """An audit, and what it measured by adversary."""
-
-    verdict: str
-    confidence: float
-    delta: float
-    adjacency: str
-    adversaries: Mapping[str, Measured]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ComparedRun:
     """One run: what it was, what it costs and learns, and its evidence.
 
@@ -103,7 +84,7 @@ class ComparedRun:
     adversaries: Sequence[Guarantee]
     accuracy: Accuracy | None
     attack: BestRebuilt | None
-    audit: ComparedAudit | None
+    audit: Audit | None
     contradictions: Sequence[str]
 
 
@@ -116,7 +97,11 @@ class Comparison:
 
     def to_json(self) -> str:
         """One JSON object; infinite figures are the string "inf"."""
-        runs = [asdict(run) | {"adversaries": [*map(_row, run.adversaries)]} for run in self.runs]
+        runs = [
+            asdict(replace(run, audit=None))
+            | {"adversaries": [*map(_row, run.adversaries)], "audit": _audit(run.audit)}
+            for run in self.runs
+        ]
         return as_text({"schema": SCHEMA, "runs": runs, "flags": self.flags})
 
     def __str__(self) -> str:
@@ -175,7 +160,7 @@ def _compared(run: CheckedRun) -> ComparedRun:
         adversaries=facts.claims,
         accuracy=_accuracy(run.folder),
         attack=None if report.attack is None else _attack(report.attack),
-        audit=None if report.audit is None else _audit(report.audit),
+        audit=report.audit,
         contradictions=[plain_sentences(one, facts) for one in against],
     )
 
@@ -207,20 +192,22 @@ def _attack(attack: Attack) -> BestRebuilt | None:
     return best
 
 
-def _audit(audit: Audit) -> ComparedAudit:
-    return ComparedAudit(
-        verdict=audit.verdict,
-        confidence=audit.confidence,
-        delta=audit.delta,
-        adjacency=audit.adjacency,
-        adversaries={
-            adversary.name: Measured(
-                epsilon=float(adversary.measured_epsilon), canaries=adversary.canaries
-            )
-            for adversary in audit.adversaries
-            if adversary.measured_epsilon is not None
-        },
-    )
+def _measured(audit: Audit | None) -> dict[str, tuple[float, int]]:
+    """By adversary the lower bound on epsilon, where there is one, and of how many canaries."""
+    every = audit.adversaries if audit else ()
+    return {
+        row.name: (row.measured_epsilon, row.canaries)
+        for row in every
+        if row.measured_epsilon is not None
+    }
+
+
+def _audit(audit: Audit | None) -> dict[str, object] | None:
+    if audit is None:
+        return None
+    held = {key: getattr(audit, key) for key in ("verdict", "confidence", "delta", "adjacency")}
+    measured = {name: {"epsilon": e, "canaries": n} for name, (e, n) in _measured(audit).items()}
+    return {**held, "adversaries": measured}
 
 
 def flags_of(runs: Sequence[ComparedRun]) -> list[str]:
@@ -270,7 +257,7 @@ def rows_of(runs: Sequence[ComparedRun]) -> list[tuple[str, list[str]]]:
     """The table: a head and a cell for each run, in every row."""
     # Adversaries of any of the runs have a row.
     adversaries = dict.fromkeys(row.adversary for run in runs for row in run.adversaries)
-    audited = dict.fromkeys(name for run in runs if run.audit for name in run.audit.adversaries)
+    audited = dict.fromkeys(name for run in runs for name in _measured(run.audit))
     rows: list[tuple[str, Callable[[ComparedRun], str]]] = [
         ("algorithm", lambda one: f"{one.algorithm}, {one.form}"),
         ("graph", lambda one: f"{one.graph}, {one.agents} agents, links {one.links}"),
@@ -322,11 +309,10 @@ def _epsilon_cell(name: str) -> Callable[[ComparedRun], str]:
 def _measured_cell(name: str) -> Callable[[ComparedRun], str]:
     def cell(one: ComparedRun) -> str:
         audit = one.audit
-        found = None if audit is None else audit.adversaries.get(name)
-        if audit is None or found is None:
+        if audit is None or (found := _measured(audit).get(name)) is None:
             return _NONE
         return (
-            f"≥ {lower_bound(found.epsilon)} at delta {small(audit.delta)}, {found.canaries} "
+            f"≥ {lower_bound(found[0])} at delta {small(audit.delta)}, {found[1]} "
             f"canaries, confidence {audit.confidence:g}"
         )
 
