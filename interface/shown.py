@@ -20,7 +20,7 @@ from pydantic import PrivateAttr
 
 from ..privacy.bounded import read_bounded
 from ..privacy.errors import InputError
-from ..privacy.formats.codec import finite
+from ..privacy.formats.codec import as_text as json_text
 from ..privacy.formats.pictures import opened_picture
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from ..reports.schema import Report as Written
 
 _LEFT = ' style="text-align:left"'
 
@@ -203,33 +202,19 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
             return Report(page.read_text(encoding="utf-8"), format, page)
         told = read_found(gradients)
         if format == "json":
-            return Report(_json(told.dump()), format)
+            return Report(json_text(told.dump()), format)
         from ..runs.attack.words import summary_lines
 
         lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
         return Report(lines, format)
     declared = holds_logs(folder)
+    from ..reports.document.collect import collect, report_run
+
     if format == "html":
-        page = write_declared(folder) if declared else _page_of_run(folder, show_records)
+        page = write_declared(folder) if declared else report_run(folder, show_records=show_records)
         return Report(page.read_text(encoding="utf-8"), format, page)
-    report = report_of_logs(account_of_logs([folder])) if declared else _of_run(folder)
-    return Report(report_markdown(report) if format == "md" else _json(report.dump()), format)
-
-
-def _page_of_run(folder: Path, show_records: bool) -> Path:
-    from ..reports.document.collect import report_run
-
-    return report_run(folder, show_records=show_records)
-
-
-def _of_run(folder: Path) -> Written:
-    from ..reports.document.collect import collect
-
-    return collect(folder)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+    report = report_of_logs(account_of_logs([folder])) if declared else collect(folder)
+    return Report(report_markdown(report) if format == "md" else json_text(report.dump()), format)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

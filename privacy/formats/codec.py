@@ -237,12 +237,12 @@ def as_text(value: object) -> str:
     return json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
 
 
-def finite(value: Any) -> Any:
+def finite(value: Any, *, undefined: str | None = "nan") -> Any:
     """The value with infinite and undefined numbers as the strings that JSON lacks."""
     if isinstance(value, float):
-        return _write(value)
+        return undefined if math.isnan(value) else _write(value)
     if isinstance(value, Mapping):
-        return {key: finite(held) for key, held in value.items()}
+        return {key: finite(held, undefined=undefined) for key, held in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(held) for held in value]
+        return [finite(held, undefined=undefined) for held in value]
     return value

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ..bounded import read_bounded
 from ..errors import InputError
 
 LONGEST_ROW = 1 << 20  # characters
@@ -52,6 +54,12 @@ class CsvRows(Iterator[list[str]]):
                     "or the row is that ends in it; is it a csv file, and each quote closed?"
                 )
             yield line
+
+    @classmethod
+    def of_file(cls, path: Path, most: int) -> CsvRows:
+        """Those of a file of at most so many bytes."""
+        held = io.BytesIO(read_bounded(path, most))
+        return cls(path, io.TextIOWrapper(held, encoding="utf-8-sig", newline=""))
 
     @property
     def line(self) -> int:

@@ -43,7 +43,7 @@ _SCHEMAS = re.compile(r"person-\d{1,9}")
 _USUAL_DELTA = 1e-5
 _LARGEST = 256 << 20  # bytes
 _MOST_RUNS = 10_000
-_RUN_KEYS = {"run", "label", "whose", "adjacency", "delta", "target", "counted", "views"}
+_RUN_KEYS = ("run", "label", "whose", "adjacency", "delta", "target", "counted", "views")
 _VIEW_KEYS = {"status", "events"}
 _EVENT_KEYS = {"noise_multiplier", "multiples", "probabilities", "reach", "coin", "otherwise"}
 _COUNTED = ("planned", "released")
@@ -103,16 +103,7 @@ class PersonRun:
             }
             for name, view in self.views.items()
         }
-        return {
-            "run": self.run,
-            "label": self.label,
-            "whose": self.whose,
-            "adjacency": self.adjacency.value,
-            "delta": self.delta,
-            "target": self.target,
-            "counted": self.counted,
-            "views": views,
-        }
+        return {key: getattr(self, key) for key in _RUN_KEYS} | {"views": views}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -284,7 +275,7 @@ def _run(found: Mapping[str, Any], schema: str) -> PersonRun:
     """
     if schema != SCHEMA:
         raise InputError(f"it is of schema {schema}, and this version reads {SCHEMA}")
-    _check_keys(found, _RUN_KEYS, "a run")
+    _check_keys(found, {*_RUN_KEYS}, "a run")
     for key in ("run", "label", "whose", "target"):
         if not isinstance(found[key], str) or not found[key]:
             raise InputError(f"{key}={_shown(found[key])} must be words")
@@ -297,15 +288,9 @@ def _run(found: Mapping[str, Any], schema: str) -> PersonRun:
     views = found["views"]
     if not isinstance(views, Mapping) or not views:
         raise InputError("views must be an object with a view for each adversary")
+    read = {name: _view(view, adjacency) for name, view in views.items()}
     return PersonRun(
-        run=found["run"],
-        label=found["label"],
-        whose=found["whose"],
-        adjacency=adjacency,
-        delta=float(found["delta"]),
-        target=found["target"],
-        counted=found["counted"],
-        views={name: _view(view, adjacency) for name, view in views.items()},
+        **{**found, "adjacency": adjacency, "delta": float(found["delta"]), "views": read}
     )
 
 

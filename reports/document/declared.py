@@ -499,14 +499,7 @@ def report_of_logs(found: DeclaredSystem) -> Report:
             status=account.status if account.status.is_finite else log.status,
             releases=sum(map(len, log.rounds.values())),
             depends_on="public" if log.header.public else "released",
-            checks=None
-            if held is None
-            else KeptChecks(
-                said=held.said,
-                rounds=list(held.rounds),
-                passed=list(held.passed),
-                failed=list(held.failed),
-            ),
+            checks=None if held is None else KeptChecks.from_object(held),
         ),
     )
 

@@ -8,7 +8,6 @@ not is absent, and no verdict is given about it.
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
 from ...privacy.formats.csv_rows import CsvRows, check_names
 from ...runs.run_file.tables import ScenarioName
@@ -288,8 +286,7 @@ def read_figures(
     """
     if not path.is_file():
         raise FileNotFoundError(f"no file of figures at {path}")
-    held = io.BytesIO(read_bounded(path, _MOST_BYTES))
-    rows = CsvRows(path, io.TextIOWrapper(held, encoding="utf-8-sig", newline=""))
+    rows = CsvRows.of_file(path, _MOST_BYTES)
     names = [_KNOWN_AS.get(name, name) for name in next(rows, [])]
     check_names(path, names)
     if _FIGURE not in names and not set(_RANGE) <= set(names):

@@ -7,7 +7,6 @@ Whatever of a cell is not shown stands as its escape.
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import re
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, did_you_mean
 from ...privacy.formats.csv_rows import CsvRows, check_names
 from ...privacy.plain_text import plain
@@ -186,8 +184,7 @@ def _read(path: Path, file: str, asked: Sequence[str]) -> list[Line]:
 
 def _columns(path: Path) -> tuple[list[int], dict[str, list[str]]]:
     """The number of each line, and the cells by the name of their column."""
-    held = io.BytesIO(read_bounded(path, _MOST_BYTES))
-    rows = CsvRows(path, io.TextIOWrapper(held, encoding="utf-8-sig", newline=""))
+    rows = CsvRows.of_file(path, _MOST_BYTES)
     heads = [plain(head.strip(), most=None) for head in next(rows, [])]
     check_names(path, heads)
     table = [(rows.line, row) for row in rows if any(row)]

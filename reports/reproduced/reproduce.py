@@ -18,6 +18,7 @@ from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import finite
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import LARGEST_OBJECT
@@ -29,7 +30,7 @@ from ...runs.sweep.sweep_file import SWEEP
 from ..requests import ReproduceRequest
 from ..sweep.cells import ATTACK, Cells
 from ..sweep.statistics import Mean, mean_of
-from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table, without_nan
+from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table
 from .paper_result import (
     LEAST_SEEDS,
     METRIC,
@@ -418,8 +419,8 @@ def as_data(outcome: Outcome) -> dict[str, object]:
         "cells": outcome.cells,
         "seeds": outcome.seeds,
         "lines": [_line_data(line) for line in outcome.lines],
-        "unattacked": without_nan(dataclasses.asdict(outcome)["unattacked"]),
-        "claims": [without_nan(dataclasses.asdict(line)) for line in outcome.claims],
+        "unattacked": finite(dataclasses.asdict(outcome)["unattacked"], undefined=None),
+        "claims": finite(list(map(dataclasses.asdict, outcome.claims)), undefined=None),
         "failures": outcome.failures,
     }
 
@@ -428,7 +429,7 @@ def _line_data(line: Line) -> object:
     found = dataclasses.asdict(line)
     of = ("epsilon", "delta", "status")
     found["epsilons"] = {k: dict(zip(of, v, strict=True)) for k, v in line.epsilons.items()}
-    return without_nan(found)
+    return finite(found, undefined=None)
 
 
 _DATA, _TEXT = "reproduction.json", "reproduction.md"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import as_text, finite
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.plain_text import csv_text, markdown_text, plain
 from ...runs.numbers import bound
@@ -477,7 +477,7 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     heads = list(dict.fromkeys(head for line in lines for head in line))
     cells = [[line.get(head, "") for head in heads] for line in lines]
     if format == "json":
-        return json.dumps(without_nan(_json(table)), indent=2, allow_nan=False) + "\n"
+        return as_text(finite(_json(table), undefined=None))
     if format == "csv":
         bare = ([c.removeprefix("**").removesuffix("**") for c in row] for row in cells)
         return csv_text([heads, *bare])
@@ -554,14 +554,3 @@ def _json(table: SweepTable) -> dict[str, object]:
             for cell in table.cells
         ],
     }
-
-
-def without_nan(value: object) -> object:
-    """The value as JSON holds it: what is infinite is a word, what is undefined null."""
-    if isinstance(value, Mapping):
-        return {str(key): without_nan(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_nan(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value

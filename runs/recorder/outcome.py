@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.adversary import EAVESDROPPER
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.formats.codec import as_text
 from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.releases.chained_file import rounds_text
@@ -363,9 +363,9 @@ class Held:
 
     status: Status
     said: str
-    rounds: tuple[int, ...]
-    passed: tuple[str, ...]
-    failed: tuple[str, ...]
+    rounds: list[int]
+    passed: list[str]
+    failed: list[str]
 
 
 def dump(found: Conformance) -> dict[str, Any]:
@@ -398,7 +398,7 @@ def write_held(found: Conformance) -> Path | None:
     if len(folders) != 1:
         return None
     path = found.log.paths[0].parent / FILE
-    write_durably(path, (json.dumps(dump(found), indent=2, allow_nan=False) + "\n").encode())
+    write_durably(path, as_text(dump(found)).encode())
     return path
 
 
@@ -426,12 +426,12 @@ def _held(held: Mapping[str, Any], paths: Sequence[Path]) -> Held | None:
     if held["logs"] != _digests(paths):
         return None  # of other logs, or of these before more was released
     checks = {str(one["name"]): Verdict(one["verdict"]) for one in held["checks"]}
-    passed = tuple(name for name, verdict in checks.items() if verdict is Verdict.PASSED)
-    failed = tuple(name for name, verdict in checks.items() if verdict is Verdict.FAILED)
+    passed = [name for name, verdict in checks.items() if verdict is Verdict.PASSED]
+    failed = [name for name, verdict in checks.items() if verdict is Verdict.FAILED]
     status = Status(held["status"])
     if status not in (Status.DECLARED, Status.CHECKED) or (status is Status.CHECKED and failed):
         raise InputError(f"status={status!s:.40} does not fit its checks")
-    rounds = tuple(int(one) for one in held["rounds"])
+    rounds = [int(one) for one in held["rounds"]]
     if status is Status.CHECKED and not (passed and rounds):
         raise InputError("nothing that was looked at makes its status checked")
     said = str(held["said"])
@@ -499,8 +499,7 @@ def keep_audit(found: TrainingAudit | ScoresAudit, logs: str | Path | Sequence[P
         },
         by_name=True,
     )
-    text = json.dumps(audit.dump(), indent=2, allow_nan=False) + "\n"
-    write_durably(path, text.encode(), new=True)
+    write_durably(path, as_text(audit.dump()).encode(), new=True)
     return path
 
 
