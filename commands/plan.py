@@ -220,12 +220,10 @@ def _show_ready(ready: Readiness) -> None:
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
     """A line for each verdict of the second tracer, with its adversaries."""
     from ..runs.plan.opinions import trace_words
+    from .terminal.tables import by_words
 
-    console, grouped = make_console(), dict[str, list[str]]()
-    for name, one in traced.items():
-        grouped.setdefault(trace_words(one), []).append(name)
-    for words, names in grouped.items():
-        say(console, f"second tracer on {', '.join(names)}: {words}")
+    for words, names in by_words((trace_words(one), name) for name, one in traced.items()):
+        say(make_console(), f"second tracer on {names}: {words}")
 
 
 def _show_plan(
@@ -505,10 +503,10 @@ def _show_design(found: Compared) -> None:
 
 
 def _undone(found: Compared) -> list[str]:
-    grouped: dict[str, list[str]] = {}
-    for row in found.rows:
-        grouped.setdefault(row.undone_by, []).append(row.kind)
-    return [f"{', '.join(kinds)}: {who}" for who, kinds in grouped.items()]
+    from .terminal.tables import by_words
+
+    said = by_words((row.undone_by, row.kind) for row in found.rows)
+    return [f"{kinds}: {who}" for who, kinds in said]
 
 
 def _trained(found: Compared) -> list[str]:

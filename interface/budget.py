@@ -36,8 +36,6 @@ from .requests import BudgetRequest
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk
 
-__all__ = ["DrawnBatches", "by_lottery", "check_participation", "drawn_batches", "lottery_events"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawnBatches:
@@ -75,29 +73,18 @@ class DrawnBatches:
         Raises:
             ValueError: something else is asked for, or the accountant is of Poisson batches.
         """
-        from ..privacy.accounting import accountant as accounting
-        from ..privacy.accounting.limits import scale_for
-
         self.check(asked, accountant)
         rounds, _ = check_setting(known["rounds"], self.rate, adjacency, accountant)
-        if asked == "noise_multiplier":
-            return scale_for(
-                self.events(1.0, rounds, adjacency),
-                epsilon=known["epsilon"],
-                delta=known["delta"],
-                adjacency=adjacency,
-            )
-        multiplier = known["noise_multiplier"]
-        check_multiplier(multiplier)
-        if not multiplier > 0:
-            raise InputError(
-                f"noise_multiplier={multiplier} must be above 0: without noise nothing protects, "
-                "however batches are drawn"
-            )
-        events = self.events(multiplier, rounds, adjacency)
-        if asked == "delta":
-            return accounting.composed_delta(events, epsilon=known["epsilon"], adjacency=adjacency)
-        return accounting.composed_epsilon(events, delta=known["delta"], adjacency=adjacency)
+
+        def events_at(multiplier: float) -> dict[Event, int]:
+            if not multiplier > 0:
+                raise InputError(
+                    f"noise_multiplier={multiplier} must be above 0: without noise nothing "
+                    "protects, however batches are drawn"
+                )
+            return self.events(multiplier, rounds, adjacency)
+
+        return _composed(asked, known, events_at, adjacency)
 
     def check(self, asked: str, accountant: Accountant) -> None:
         """Refuse what is not found of batches that are not Poisson.
@@ -230,8 +217,6 @@ def by_lottery(
     accountant: Accountant,
 ) -> float:
     """Epsilon, delta or noise of rounds that take place by a public lottery."""
-    from ..privacy.accounting import accountant as accounting
-    from ..privacy.accounting.limits import scale_for
     from ..privacy.accounting.request import check_pld
 
     if asked not in ("epsilon", "delta", "noise_multiplier"):
@@ -241,17 +226,29 @@ def by_lottery(
         )
     check_pld(accountant)
     rounds, _ = check_setting(known["rounds"], known["sampling_rate"], adjacency, accountant)
-    rate = known["sampling_rate"]
+
+    def events_at(multiplier: float) -> dict[Event, int]:
+        return lottery_events(multiplier, known["sampling_rate"], rounds, coin=coin)
+
+    return _composed(asked, known, events_at, adjacency)
+
+
+def _composed(
+    asked: str,
+    known: Mapping[str, Any],
+    events_at: Callable[[float], dict[Event, int]],
+    adjacency: Adjacency,
+) -> float:
+    """Epsilon, delta or the noise multiplier of rounds that differ in their noise alone."""
+    from ..privacy.accounting import accountant as accounting
+    from ..privacy.accounting.limits import scale_for
+
     # Noise scales the rounds of multiplier 1; epsilon and delta compose them.
     if asked == "noise_multiplier":
-        return scale_for(
-            lottery_events(1.0, rate, rounds, coin=coin),
-            epsilon=known["epsilon"],
-            delta=known["delta"],
-            adjacency=adjacency,
-        )
+        aim = {"epsilon": known["epsilon"], "delta": known["delta"]}
+        return scale_for(events_at(1.0), **aim, adjacency=adjacency)
     check_multiplier(known["noise_multiplier"])
-    events = lottery_events(known["noise_multiplier"], rate, rounds, coin=coin)
+    events = events_at(known["noise_multiplier"])
     if asked == "delta":
         return accounting.composed_delta(events, epsilon=known["epsilon"], adjacency=adjacency)
     return accounting.composed_epsilon(events, delta=known["delta"], adjacency=adjacency)

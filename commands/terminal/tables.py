@@ -80,20 +80,26 @@ def _victims(row: Guarantee) -> str:
 
 def reasons(adversaries: Iterable[Guarantee]) -> list[str]:
     """Why each figure is what it is: one line for each reason, with the adversaries it is for."""
+    said = by_words((row.because, row.adversary) for row in adversaries)
+    return [f"{names}: {because}" for because, names in said]
+
+
+def by_words(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Words of which each is said of a name, with all names that they are said of."""
     grouped: dict[str, list[str]] = {}
-    for row in adversaries:
-        grouped.setdefault(row.because, []).append(row.adversary)
-    return [f"{', '.join(names)}: {because}" for because, names in grouped.items()]
+    for words, name in said:
+        grouped.setdefault(words, []).append(name)
+    return [(words, ", ".join(names)) for words, names in grouped.items()]
 
 
 def second_opinions(opinions: Mapping[str, SecondOpinion]) -> list[str]:
     """What another library says of finite figures: a line for each bracket, with adversaries."""
-    grouped: dict[str, list[str]] = {}
-    for name, one in opinions.items():
-        if not is_infinite(one.epsilon):
-            said = f"{one.by.split()[0]}: {bracket_words(one)}"
-            grouped.setdefault(said, []).append(name)
-    return [f"second opinion on {', '.join(names)} by {said}" for said, names in grouped.items()]
+    said = by_words(
+        (f"{one.by.split()[0]}: {bracket_words(one)}", name)
+        for name, one in opinions.items()
+        if not is_infinite(one.epsilon)
+    )
+    return [f"second opinion on {names} by {words}" for words, names in said]
 
 
 def sweep_tables(combinations: Sequence[Mapping[str, Any]]) -> list[Table]:

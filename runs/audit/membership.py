@@ -397,18 +397,9 @@ def audit_membership(
     listed = {"exposed": exposed(inference, pool)} if asked.show_records else {}
     earlier = opened.earlier(read_membership(folder), EarlierMembership)
     said = opened.keep(said, earlier, **listed)
-    raise_membership(said)
+    if said.verdict == "contradicted":
+        raise ContradictedProof(said.words)
     return said
-
-
-def raise_membership(found: Membership) -> None:
-    """Raise what was found against a proof.
-
-    Raises:
-        ContradictedProof: right guesses that the proof does not allow.
-    """
-    if found.verdict == "contradicted":
-        raise ContradictedProof(found.words)
 
 
 def final_models(folder: Path, header: LedgerHeader, last: int, *, field: str) -> Tensor:
