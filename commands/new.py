@@ -72,7 +72,6 @@ def template(what: What, *, module: str | None = None) -> str:
     """The text of a template.
 
     Args:
-        what: it is for.
         module: the name under which an algorithm will be imported; None where it is not known.
 
     >>> template(What.RUN).splitlines()[0]

@@ -553,7 +553,6 @@ def _design_table(found: Compared) -> Table:
             *(bound(value) for value in (row.outsider, row.one_agent, row.all_others)),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    table.caption_justify = "left"
     table.caption = (
         "groups: of records that take turns; p: coefficients of the strategy over time\n"
         "noise: root mean square, in clip norms of a sum\n"

@@ -34,7 +34,7 @@ def sweep(
     """
     from ..privacy.errors import InputError
     from ..runs.errors import ContradictedProof
-    from ..runs.sweep.sweep_file import read_sweep_file
+    from ..runs.sweep.sweep_file import read_sweep_file, settings_words
 
     # The sweep file is refused before torch is there.
     found, base = read_sweep_file(file)
@@ -60,7 +60,7 @@ def sweep(
         done = len(swept.results) - len(swept.failed)
         say(console, f"{done} runs are done in {out}, {swept.ran} of them ended now.")
         for one in swept.failed:
-            words = ", ".join(f"{key}={value}" for key, value in one.settings.items())
+            words = settings_words(one.settings)
             say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
         if swept.failed:
             say(console, "Add --retry to try these again.")

@@ -54,7 +54,6 @@ class DrawnBatches:
 
         Args:
             multiplier: noise std on the sum / clip norm, above 0.
-            adjacency: how data sets differ.
 
         Raises:
             ValueError: no bound is known of batches that are drawn so.

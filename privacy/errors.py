@@ -60,7 +60,6 @@ def all_problems(where: str, found: Sequence[str], *, more: int = 0) -> InputErr
     """What is wrong with a file, to be raised: a sentence, or a list of them.
 
     Args:
-        found: a sentence for each problem.
         more: problems that are not listed.
 
     >>> print(all_problems("run.toml", ["a", "b"], more=1))

@@ -80,9 +80,6 @@ class Described(BaseModel):
     def write(self, path: Path, *, mode: int | None = None) -> None:
         """Write the object as a JSON file, all at once.
 
-        Args:
-            mode: as for `write_durably`.
-
         Raises:
             OSError: the system refuses; the error names the file.
         """

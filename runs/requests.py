@@ -144,7 +144,6 @@ def by_keywords(request: Callable[P, R], function: Callable[[R], T], name: str) 
     """A function of a request as one of the request's fields, with their types.
 
     Args:
-        function: of the request.
         name: of the function that is made, which stands in the module of the other.
     """
 

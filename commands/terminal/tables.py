@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from ...runs.plan.schema import Recipient, Recipients
 
+_MOST_COLUMNS = 20  # that are shown; the others are in attack.json
+
 
 def _caption(table: Table, found: Collection[str]) -> None:
     """Say under a table what the statuses in it mean that are no guarantee."""
     said = [of for one, of in STATUSES.items() if one in found and one is not Status.PROVEN]
     if said:
-        table.caption, table.caption_justify = "\n".join(said), "left"
+        table.caption = "\n".join(said)
 
 
 def adversary_table(adversaries: Sequence[Guarantee]) -> Table:
@@ -228,18 +230,14 @@ def _sweep_cell(adversary: Mapping[str, Any] | None) -> list[str]:
     return [joint, f"ε {epsilon}", str(adversary["status"])]
 
 
-def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
-    """Scores by column, of a table that was attacked.
-
-    Args:
-        most: how many columns are shown; the others are in attack.json.
-    """
+def columns_table(rows: Sequence[AttackRow]) -> Table:
+    """Scores by column, of a table that was attacked."""
     table = make_table(Text("By column"))
     table.add_column("column", style="bold")
     told = [row for row in rows if row.name != "blind guess"]
     for head in ("usual value", *(row.name for row in told)):
         table.add_column(head, justify="right")
-    for k, column in enumerate(told[-1].columns[:most]):
+    for k, column in enumerate(told[-1].columns[:_MOST_COLUMNS]):
         number = column.kind == "number"
         known = f"MAE {figure(column.baseline)}" if number else f"{column.baseline:.0%}"
         cells = [column.name, known]
@@ -249,7 +247,7 @@ def columns_table(rows: Sequence[AttackRow], *, most: int = 20) -> Table:
             right = f"{one.accuracy or 0:.0%}{of}"
             cells.append(right if one.mae is None else f"MAE {figure(one.mae)}")
         table.add_row(*(Text(cell) for cell in cells))
-    if (left := len(told[-1].columns) - most) > 0:
+    if (left := len(told[-1].columns) - _MOST_COLUMNS) > 0:
         table.caption = Text(f"and {left} more columns in attack.json")
     return table
 
@@ -284,11 +282,7 @@ def attack_table(
 
 
 def membership_table(part: MembershipPart, *, title: str) -> Table:
-    """A row for each attack on each model.
-
-    Args:
-        part: of the run itself, or of games.
-    """
+    """A row for each attack on each model."""
     table = make_table(f"{title}: {part.members} members, {part.others} others")
     for name in ("model", "attack"):
         table.add_column(name, no_wrap=True)
@@ -303,7 +297,6 @@ def membership_table(part: MembershipPart, *, title: str) -> Table:
     ]
     if allowed:
         table.caption = f"The proof allows a TPR of at most {', '.join(allowed)}"
-        table.caption_justify = "left"
     for row in part.rows:
         table.add_row(
             row.model,
@@ -359,7 +352,6 @@ def measured_table(found: Audit) -> Table:
         "canaries expects; seen: the least true epsilon that 95 of 100 of them would tell from the "
         "proven one"
     )
-    table.caption_justify = "left"
     return table
 
 
@@ -372,7 +364,6 @@ def checks_table(checks: Sequence[AuditCheck]) -> Table:
         told = check.power if check.passed and check.tests else check.words
         table.add_row(check.name, "passed" if check.passed else "FAILED", str(check.tests), told)
     table.caption = "what each compared, and how surely, stands in --format json and the report"
-    table.caption_justify = "left"
     return table
 
 

@@ -242,7 +242,6 @@ def scale_for_risk(
         advantage: the largest TPR minus FPR that is allowed, in (0, 1).
         true_positive_rate: or else (TPR, FPR): the largest TPR that is allowed at this FPR, which
             lies below it, both in (0, 1).
-        adjacency: as in `risk`.
 
     Returns:
         The factor, rounded up and evaluated once more; 0 where no noise at all meets the target.

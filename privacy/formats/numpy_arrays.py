@@ -157,7 +157,6 @@ def check_directory(path: Path, *, what: str, most: int, remedy: str) -> None:
     """Refuse a zip whose directory is too large to be read, by the records at its end.
 
     Args:
-        what: it should be.
         most: members.
         remedy: how to write the file anew.
 

@@ -123,9 +123,6 @@ class PersonLedger:
     def add(path: Path, run: PersonRun) -> None:
         """Append a run; the file begins with the first one.
 
-        Args:
-            run: that released something.
-
         Raises:
             ValueError: the ledger names the run, is damaged, or is none.
             LedgerInUse: another process appends to it.

@@ -27,6 +27,7 @@ from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Environment, Items, header_of, read_metrics
+from ...runs.folder.released import epsilon_of
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
 from ...runs.plan.opinions import contradiction, opinions
 from ...runs.plan.plan import Plan
@@ -35,7 +36,6 @@ from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
 from ...training.exposure.events import accounted
-from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.remedies import fixes_of_run, rounds_within
 from ..schema import REPORT_SCHEMA, About, Released, Report, Reproduce, Run, Tool
@@ -200,12 +200,6 @@ def _facts(built: Built, run: Run, spent: Spent, plan: Plan, items: Items | None
     )
 
 
-def _epsilon(plan: Plan, exposure: JointSensitivity, *, rounds: list[int] | None = None) -> float:
-    return run_epsilon(
-        exposure, statement=plan.said_of, noise_multiplier=plan.noise_multiplier, rounds=rounds
-    )
-
-
 def _ledger(plan: Plan, spent: Spent) -> Released:
     """What the ledger says was released.
 
@@ -222,7 +216,7 @@ def _ledger(plan: Plan, spent: Spent) -> Released:
         torn=spent.torn,
         epsilon=epsilon_of_ledger(plan, spent),
         reading={
-            name: _epsilon(plan, exposure, rounds=spent.numbers)
+            name: epsilon_of(plan, exposure, rounds=spent.numbers)
             for name, exposure in plan.exposures.items()
         },
     )
@@ -262,7 +256,7 @@ def _epsilon_by_round(plan: Plan, spent: Spent) -> dict[str, list[tuple[int, flo
         for at in points:
             key = (exposure.releases, exposure.each, at)  # equal releases cost the same
             if key not in known:
-                known[key] = _epsilon(plan, exposure, rounds=spent.numbers[: ends[at - 1]])
+                known[key] = epsilon_of(plan, exposure, rounds=spent.numbers[: ends[at - 1]])
             line.append((at, known[key]))
         found[name] = line
     return found

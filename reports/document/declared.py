@@ -89,7 +89,6 @@ def assumed(
             header says when None.
         stated: which releases count as public because they say so, in sentences.
         noise_first: how many releases say that their noise met the bare sum first.
-        held: what checks of kept releases found.
     """
     unit = str(header.unit)
     words = {

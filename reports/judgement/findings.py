@@ -209,7 +209,6 @@ def judge(
     """Hold the figure of one adversary against what is asked of it.
 
     Args:
-        asked: by a target or by a limit.
         fixes: gives what the accountant says would turn it; called where that can help.
         risks: gives what membership tests come to; called where a goal is asked and they have a
             proven bound. Without it they may find everybody.

@@ -250,7 +250,6 @@ def policy_of(values: Mapping[str, Any], *, where: str = "policy") -> Policy:
     """Check the tables of a policy.
 
     Args:
-        values: keys and tables.
         where: what sentences about them begin with.
 
     Raises:

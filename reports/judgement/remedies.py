@@ -17,12 +17,13 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Guarantee, Status
 from ...privacy.releases.ledger import Spent
 from ...privacy.target import Goal
+from ...runs.folder.released import epsilon_of
 from ...runs.plan.plan import Plan, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
 from ...training.accounts.targets import reached
 from ...training.exposure.events import accounted
-from ...training.exposure.guarantees import calibrated_multiplier, run_epsilon
+from ...training.exposure.guarantees import calibrated_multiplier
 from ...training.exposure.sensitivity import JointSensitivity
 from ...training.graphs.graph import Topology
 from ..schema import Remedy as Fix
@@ -52,7 +53,7 @@ def rounds_within(plan: Plan, spent: Spent, *, limit: float) -> dict[str, Rounds
         if key not in known:
 
             def cost(rounds: int, exposure: JointSensitivity = exposure) -> float:
-                return _epsilon(plan, exposure, rounds=[*starts, *numbers[:rounds]])
+                return epsilon_of(plan, exposure, rounds=[*starts, *numbers[:rounds]])
 
             known[key] = _last_within(cost, len(numbers), limit)
         if (entry := known[key]) is not None:
@@ -127,7 +128,7 @@ def limit_fixes(
                 spent,
                 adversary=claim.adversary,
                 limit=asked.epsilon,
-                epsilon=_epsilon(plan, released),
+                epsilon=epsilon_of(plan, released),
                 graph=graph,
             )
         except InputError:  # what cannot be planned or accounted for is not named
@@ -176,7 +177,6 @@ def fixes(
 
     Args:
         limit: epsilon, at the plan's delta; None where there is none.
-        epsilon: accounted.
         anew: whether to leave out a number of rounds that, planned anew, is over the limit; else
             the caller plans it.
     """
@@ -271,7 +271,7 @@ def _noise(plan: Plan, spent: Spent, adversary: str, limit: float) -> list[Fix]:
         multiplier = calibrated_multiplier(released, epsilon=limit, statement=plan.said_of)
     except InputError:  # what cannot be planned or accounted for is not named
         return []
-    spends = _epsilon(replace(plan, noise_multiplier=multiplier), released)
+    spends = epsilon_of(replace(plan, noise_multiplier=multiplier), released)
     return [
         Fix(
             action="noise",
@@ -296,11 +296,3 @@ def _last_within(cost: Callable[[int], float], most: int, limit: float) -> Round
     except InputError:  # what cannot be planned or accounted for is not named
         return None
     return RoundsWithin(rounds=low, epsilon=spends) if spends <= limit else None
-
-
-def _epsilon(
-    plan: Plan, exposure: JointSensitivity, *, rounds: Sequence[int] | None = None
-) -> float:
-    return run_epsilon(
-        exposure, noise_multiplier=plan.noise_multiplier, statement=plan.said_of, rounds=rounds
-    )

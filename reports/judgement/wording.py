@@ -291,11 +291,7 @@ _MOST_STRETCHES = 4  # of rounds that follow each other
 
 
 def notes(facts: Facts, *, limited: Collection[str] = ()) -> dict[Note, list[Sentence]]:
-    """The notes on a run, by what they are about; those that do not apply are left out.
-
-    Args:
-        limited: adversaries that have a limit of a policy.
-    """
+    """The notes on a run, by what they are about; those that do not apply are left out."""
     found: dict[Note, list[Sentence]] = {}
     for note, sentence in _notes(facts, limited):
         found.setdefault(note, []).append(sentence)

@@ -86,7 +86,6 @@ def read_tables(paths: Sequence[Path], *, figures: Sequence[str] = ()) -> list[L
     """The lines of one or several tables.
 
     Args:
-        paths: CSV files.
         figures: columns that hold figures; () goes by names and cells.
 
     Raises:

@@ -26,7 +26,7 @@ from ...runs.numbers import bound
 from ...runs.stop import Stop
 from ...runs.sweep.engine import Engine
 from ...runs.sweep.sweep import run_sweep
-from ...runs.sweep.sweep_file import SWEEP
+from ...runs.sweep.sweep_file import SWEEP, settings_words
 from ..requests import ReproduceRequest
 from ..sweep.cells import ATTACK, Cells
 from ..sweep.statistics import Mean, mean_of
@@ -179,8 +179,7 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         lines=lines,
         claims=claim_lines(entry, seeds, more=_is_more(entry), scale=scale),
         failures=[
-            ", ".join(f"{k}={v}" for k, v in result.settings.items())
-            + f", seed {result.seed}: {result.error}"
+            f"{settings_words(result.settings)}, seed {result.seed}: {result.error}"
             for result in results
             if result.state == "failed"
         ],

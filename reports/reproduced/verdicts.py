@@ -368,11 +368,7 @@ class AttackedLine:
 def attacked_lines(
     out: Path, results: Sequence[PointResult], *, convention: str = ""
 ) -> list[AttackedLine]:
-    """The lines of the runs of one setting.
-
-    Args:
-        results: of its runs, which differ in their seed alone.
-    """
+    """The lines of the runs of one setting."""
     found: dict[str, dict[str, dict[int, list[float]]]] = {}
     held = [(result, one) for result in results for one in own_attack(out, result)]
     presets = list(dict.fromkeys(scenario.preset for _, scenario in held))

@@ -216,11 +216,7 @@ _SCHEDULE = Declared(
 
 
 def assumptions(facts: Facts, audit: Audit | None) -> list[Assumption]:
-    """The list of a report.
-
-    Args:
-        facts: what the run's files say.
-    """
+    """The list of a report."""
     checks = {check.name: check for check in audit.checks} if audit else {}
     declared = [
         replace(of, text=facts.batches) if of.name == "sampling" and facts.batches else of

@@ -115,11 +115,7 @@ def audit_of(
     checks: list[Check],
     seed: int,
 ) -> Audit:
-    """The object of what was measured and checked.
-
-    Args:
-        multiplier: noise multiplier of the run.
-    """
+    """The object of what was measured and checked."""
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
     return Audit(
         version=2,
@@ -410,9 +406,6 @@ def audit_config(
 
 def check_auditable(config: RunFile, built: Built, *, multiplier: float) -> PrivacyTable:
     """The privacy of a run in which there is something to audit.
-
-    Args:
-        multiplier: noise multiplier of the run.
 
     Raises:
         ValueError: the run is not private, or hides nothing.

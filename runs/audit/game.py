@@ -77,7 +77,6 @@ def whole_run_game(
     """The game, or why there is none; neither where no adversary asks for one.
 
     Args:
-        multiplier: noise multiplier of the run.
         clips_batches: whether what is clipped is the mean of a batch.
         clips_users: whether the sums of users are clipped.
     """
@@ -177,7 +176,6 @@ def game_of(
 
     Args:
         config: the run file; it has [privacy].
-        multiplier: noise multiplier of the run.
 
     Returns:
         No game where no adversary can be scored; the reason is empty where each row has its own.
@@ -450,9 +448,6 @@ def cost_of(game: Game, *, watched: int) -> Cost | None:
 
     The trial has coins of its own, and its noise and batches come from the system's entropy, so an
     audit is the same with and without it.
-
-    Args:
-        watched: rounds that the checks look at.
     """
     if isinstance(game, AgentGame) and game.runs * _MOST_SHARE < 1:  # it tells of whole runs
         return None
@@ -492,7 +487,6 @@ def pricing_checks(expect: Expect, *, watched: int) -> Callable[[int], None]:
 
     Args:
         expect: called once, with a cost that covers no step of the audit's progress.
-        watched: rounds that the checks look at.
     """
     ends = [time.monotonic()]
 

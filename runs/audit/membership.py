@@ -75,11 +75,7 @@ class Proof:
 def describe_membership(
     config: RunFile, found: Inference, pool: Pool, proof: Proof, *, rounds: int, multiplier: float
 ) -> Membership:
-    """The object of membership.json, without records that are listed.
-
-    Args:
-        multiplier: noise multiplier of the run.
-    """
+    """The object of membership.json, without records that are listed."""
     assert found.run is not None  # noqa: S101 # final models were given
     # Games bound epsilon, since a coin decides their records; the run's own had none.
     limit, games = proof.limit, found.games
@@ -296,7 +292,6 @@ class AuditedFolder:
         Args:
             before: what is there; None where nothing is.
             kind: of a summary, whose fields are those of `before`.
-            others: its other fields.
         """
         if before is None:
             return []
@@ -307,9 +302,6 @@ class AuditedFolder:
 
     def keep(self, found: _Found, earlier: Sequence[Any], **others: Any) -> _Found:
         """Write a result, and keep the one that was there; where it cannot be, leave all as it was.
-
-        Args:
-            others: fields of it that are changed.
 
         Raises:
             OSError: the system refuses.
@@ -417,11 +409,7 @@ def final_models(folder: Path, header: LedgerHeader, last: int, *, field: str) -
 
 
 def proof_of(config: RunFile, built: Built, *, multiplier: float) -> Proof:
-    """What is proven of holders of the final models about any agent's record.
-
-    Args:
-        multiplier: noise multiplier of the run.
-    """
+    """What is proven of holders of the final models about any agent's record."""
     p = config.privacy
     if p is None or built.clip_norm is None or multiplier == 0:
         return Proof(

@@ -26,6 +26,7 @@ from ...training.engine.checkpoint import Checkpoint, round_files
 from ...training.engine.setting import Setting
 from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
+from ...training.exposure.sensitivity import JointSensitivity
 from ..plan.plan import Plan
 from ..run_file.run_file import RunFile
 from ..run_file.trust import SOURCES
@@ -236,18 +237,23 @@ def _shown(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, int(named[1])
 
 
+def epsilon_of(
+    plan: Plan, exposure: JointSensitivity, *, rounds: int | Sequence[int] | None = None
+) -> float:
+    """Epsilon of an exposure at the noise of a plan; see `run_epsilon`."""
+    return run_epsilon(
+        exposure, statement=plan.said_of, noise_multiplier=plan.noise_multiplier, rounds=rounds
+    )
+
+
 def epsilon_so_far(config: RunFile, plan: Plan, released: Sequence[int]) -> float | None:
     """Epsilon of the target adversary after the rounds that a ledger names; None without one."""
     numbers = [number for number in released if number > 0]
     if config.privacy is None or not numbers:
         return None
     repeated = len(set(numbers)) < len(numbers)
-    return run_epsilon(
-        plan.exposures[config.privacy.adversary],
-        statement=plan.said_of,
-        noise_multiplier=plan.noise_multiplier,
-        rounds=list(released) if repeated else len(numbers),
-    )
+    rounds = list(released) if repeated else len(numbers)
+    return epsilon_of(plan, plan.exposures[config.privacy.adversary], rounds=rounds)
 
 
 def price_of_loss(plan: Plan, *, kept: int, announced: int) -> str:

@@ -27,7 +27,6 @@ from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint, round_files
 from ...training.exposure.events import accounted
-from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, small
 from ..plan.plan import Plan, make_plan
@@ -49,6 +48,7 @@ from .records import (
 from .released import (
     check_records_file,
     check_turns,
+    epsilon_of,
     forget_half_saved,
     read_released,
     where_it_goes_on,
@@ -493,10 +493,6 @@ def epsilon_of_ledger(plan: Plan, spent: Spent) -> dict[str, float]:
         UnsupportedView: a round was released again where none may repeat.
     """
     return {
-        name: run_epsilon(
-            released_sensitivity(plan, spent, name),
-            statement=plan.said_of,
-            noise_multiplier=plan.noise_multiplier,
-        )
-        for name in plan.exposures
+        name: epsilon_of(plan, exposure)
+        for name, exposure in released_sensitivities(plan, spent).items()
     }

@@ -343,7 +343,6 @@ def run_session(session: Session, *, ledger: Ledger, start: Checkpoint | None) -
 
     Args:
         ledger: open, its last entry that of where this begins.
-        start: the state to go on from.
     """
     if session.group is not None:
         session.group.share_start(Start(session.last, start))

@@ -215,9 +215,6 @@ def kept_folder(log: Path) -> Path:
 def keep(log: Path, kept: KeptTranscript, *, round: int, place: int) -> str:
     """Write a transcript beside its log; returns when it is on the disk.
 
-    Args:
-        log: the log's file.
-
     Returns:
         The SHA-256 of the file.
 

@@ -155,7 +155,6 @@ def kept_rows(rows: Any, batch: Tensor, clip: float) -> Tensor:
         rows: (B, ...) gradients of its records before clipping, or a list of tensors (B, ...) that
             are laid end to end, in the order of the batch.
         batch: (B,) the positions as the caller has them.
-        clip: the clip norm.
 
     Raises:
         TypeError: no tensors or arrays of floats.

@@ -71,11 +71,7 @@ def cap_problems(privacy: PrivacyTable | None) -> list[str]:
 def resolved_model(
     model: ModelTable, *, algorithm: str, data: DataTable
 ) -> tuple[ModelTable, list[str]]:
-    """[model] with its loss, and with its task, by default what the algorithm is for.
-
-    Args:
-        data: what is learned from.
-    """
+    """[model] with its loss, and with its task, by default what the algorithm is for."""
     from ...training.algorithms import ALGORITHMS
     from ...training.own.names import algorithm_named
 

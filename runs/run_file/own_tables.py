@@ -102,7 +102,6 @@ def calls_of(
     """The names of one's own in the tables of a run file, with what is handed to them.
 
     Args:
-        keys: where names may stand.
         handed: by table, what of its values is handed to what stands at `name`.
     """
     found = []

@@ -283,9 +283,6 @@ class Engine:
     def run(self, tasks: Sequence[Task], done: Done) -> Iterator[tuple[Task, str]]:
         """Run them all; those that cannot be run come back.
 
-        Args:
-            tasks: what is run; each keeps how it ended.
-
         Returns:
             An iterator over the tasks whose process died, again when it had a machine's whole
             memory, with a sentence.

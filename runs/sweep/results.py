@@ -179,11 +179,7 @@ def points_meant(
     only: Part,
     tuned: Mapping[tuple[str, ...], Mapping[str, Choice]] | None = None,
 ) -> tuple[list[Point], list[Point]]:
-    """The runs of tuning of the rows that a part of a sweep has, and its reported ones.
-
-    Args:
-        tuned: as of `points_of`.
-    """
+    """The runs of tuning of the rows that a part of a sweep has, and its reported ones."""
     of_rows = [{key: values for key, values in one.items() if key != SEED} for one in only]
     tuning = [
         point

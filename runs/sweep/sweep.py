@@ -40,6 +40,7 @@ from .sweep_file import (
     config_of,
     file_text,
     points_of,
+    settings_words,
     shown,
     tried_of,
 )
@@ -232,7 +233,7 @@ def _ended(work: _Work, result: PointResult) -> None:
     work.ran += 1
     append_to_index(work.out, result)
     if work.progress is not None:
-        words = ", ".join(f"{key}={value}" for key, value in result.settings.items())
+        words = settings_words(result.settings)
         state = "" if result.state == "done" else " failed"
         work.progress(work.done, work.total, f"{words}, seed {result.seed}{state}")
     work.stop.go_on()

@@ -552,7 +552,12 @@ def config_of(base: Mapping[str, object], point: Point) -> RunFile:
 
 def shown(point: Point) -> str:
     """The settings of a run, in words."""
-    return ", ".join(f"{key}={value}" for key, value in point.settings.items())
+    return settings_words(point.settings)
+
+
+def settings_words(settings: Mapping[str, str]) -> str:
+    """Settings as tables show them, in words."""
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def check_points(base: Mapping[str, object], points: Sequence[Point]) -> dict[str, str]:
