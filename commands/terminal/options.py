@@ -144,13 +144,11 @@ def trust(code: bool, *, pins: Mapping[str, str] | None = None, calls: Iterable[
         pins: SHA-256 by path of what is run all the same; None: what this user trained.
         calls: what of it folders may name, with which options.
     """
+    from ...runs.run_file.trust import trust_code, use_remembered
+
     if pins is None:  # a policy says itself what it lets run, on whichever machine
-        from ...runs.run_file import remembered
-
-        remembered.use()
+        use_remembered()
     if code or pins:
-        from ...runs.run_file.trust import trust_code
-
         trust_code(pins=None if code else pins, calls=calls)
 
 

@@ -5,7 +5,7 @@ until somebody vouches for the code that it names: by `--trust-code`; by a polic
 SHA-256 of every file, and names what of them is called with which options; because the user of
 this process named the same code with the same options: then what would run is what the user's own
 folder holds, which is held against the run as well; or, but for a policy, because this user trained
-all of that code with these calls in this working directory (`remembered`): then its files are
+all of that code with these calls in this working directory (`is_remembered`): then its files are
 pinned. All this is decided before anything is imported. A pin covers what its file defines
 (`training.own.names`), and no file but the pinned is executed.
 
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
@@ -31,7 +32,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...privacy.bounded import check_size, leads_inside, read_bounded
-from ...privacy.durable import make_folder, write_durably
+from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ...training.own.names import (
     installed_digests,
@@ -43,7 +44,6 @@ from ...training.own.names import (
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
 from ..described import Described
-from . import remembered
 from .own_tables import Call, in_toml
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.
@@ -107,7 +107,7 @@ def write_sources(folder: Path, calls: Collection[Call]) -> None:
         write_durably(copy, source)
     found.write(folder / SOURCES)
     if all(call.is_code and call.line in _ASKED for call in calls):
-        remembered.remember(_digest_of_run(calls, found))
+        remember(_digest_of_run(calls, found))
 
 
 def _digest_of_run(calls: Iterable[Call], held: Sources) -> str:
@@ -433,7 +433,7 @@ def _check_trusted(folder: Path, calls: Collection[Call], held: Sources) -> None
     # A policy pins files by digest, and names what may be called of them; so does what this user
     # trained.
     wanted = {**held.files, **held.installed}
-    if remembered.is_remembered(_digest_of_run(calls, held)):
+    if is_remembered(_digest_of_run(calls, held)):
         trust_code(pins=wanted, calls=foreign)
     vouched = _TRUST.get()
     missing = [path for path, digest in wanted.items() if vouched.pins.get(path) != digest]
@@ -479,3 +479,84 @@ def _file_of(call: Call) -> tuple[str, Path | None]:
     at = parsed_name(call.name, key=call.key)
     path = Path.cwd() / at.module if at.is_file else own_path_of(at.module)
     return (at.module, None) if path is None else (path.relative_to(Path.cwd()).as_posix(), path)
+
+
+# Which code this user trained, by digest: a file of the user's own that commands look into.
+#
+# Who trained a run a second ago need not vouch for its code again. Each training adds a line to
+# `overhear/trusted` in the user's state folder ($XDG_STATE_HOME, or `~/.local/state`): one digest
+# of the working directory, all calls and all files, so nothing can be put together of two lines.
+# Only what this user alone can write is believed, and whatever is wrong with it means that nothing
+# is remembered; it is never an error.
+
+_TRUSTED = "trusted"
+_LINE = 65  # bytes: a digest, and the end of its line
+_MOST_TRUSTED = 4096  # lines; the oldest are dropped
+_USED: ContextVar[bool] = ContextVar("remembered", default=False)
+
+
+def use_remembered() -> None:
+    """Believe what is remembered from here on, in this context."""
+    _USED.set(True)
+
+
+def is_remembered(digest: str) -> bool:
+    """Whether this context uses what is remembered, and a digest is."""
+    if _USED.get():
+        with suppress(OSError, RuntimeError), _opened_own(_state_folder()) as folder:
+            return digest.encode() in _digests(folder)
+    return False
+
+
+def remember(digest: str) -> None:
+    """Add a digest as the newest; where the user has no state folder, nothing is kept."""
+    with suppress(OSError, RuntimeError):
+        make_folder(_state_folder())
+        with _opened_own(place := _state_folder()) as folder:  # which looks at what was made, too
+            lock(folder, wait=True)
+            kept = [line for line in _digests(folder) if line != digest.encode()]
+            kept = [*kept, digest.encode()][-_MOST_TRUSTED:]
+            write_durably(place / _TRUSTED, b"\n".join([*kept, b""]), mode=0o600)
+
+
+def _state_folder() -> Path:
+    """The folder, by a path of which no other user could take a part away.
+
+    Raises:
+        OSError: there is none; a relative path is of whoever wrote the working directory.
+        RuntimeError: nobody knows the user's home.
+    """
+    if os.name == "nt":
+        raise OSError("permissions there do not say who can write")
+    given = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not given.is_absolute():
+        given = Path.home() / ".local" / "state"
+    place = given / "overhear"
+    for above in filter(os.path.lexists, {*place.parents, *place.resolve().parents}):
+        held = above.lstat()
+        shared = held.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+        of_another = held.st_uid not in {0, os.geteuid()}  # as a home under sudo
+        if of_another or (shared and not above.is_symlink()) or not place.is_absolute():
+            raise PermissionError(f"{above} is not this user's")
+    return place
+
+
+@contextmanager
+def _opened_own(path: str | Path, *, within: int | None = None) -> Iterator[int]:
+    """Open a folder, or a file in an open one, that this user alone enters, and that is no link."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=within)
+    try:
+        held = os.fstat(file)
+        if held.st_uid != os.geteuid() or held.st_mode & 0o077:
+            raise PermissionError(f"{path} is not this user's alone")
+        yield file
+    finally:
+        os.close(file)
+
+
+def _digests(folder: int) -> list[bytes]:
+    """The digests, the oldest first; none where the file is not as `remember` leaves it."""
+    with suppress(OSError), _opened_own(_TRUSTED, within=folder) as file:
+        if os.fstat(file).st_size <= _LINE * _MOST_TRUSTED:
+            return [line for line in os.read(file, _LINE * _MOST_TRUSTED).split(b"\n") if line]
+    return []

@@ -25,7 +25,7 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
-from overhear.runs.run_file import remembered, trust
+from overhear.runs.run_file import trust
 from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import ForeignFolder, RunFile, load_run_file, named_paths
 from overhear.runs.run_file.tables import Table
@@ -386,7 +386,7 @@ def is_trusted(folder: Path, then: Callable[[], object] = lambda: None) -> bool:
     """Whether a command without --trust-code reads a folder."""
 
     def read() -> bool:
-        remembered.use()
+        trust.use_remembered()
         try:
             ForeignFolder(folder).run_file()
         except InputError as error:
@@ -552,7 +552,7 @@ def test_a_state_that_another_could_write_is_not_believed(
     before = {path: path.lstat().st_mode for path in top.rglob("moved")}
     held = (top / "state/moved/trusted", state.with_name("moved"))
     texts = [path.read_bytes() for path in held if path.is_file()]
-    remembered.remember("0" * 64)  # never an error, and through no link
+    trust.remember("0" * 64)  # never an error, and through no link
     assert texts == [path.read_bytes() for path in held if path.is_file()]
     assert before == {path: path.lstat().st_mode for path in top.rglob("moved")}
     assert is_trusted(evil) is trusted
@@ -563,11 +563,11 @@ def test_a_state_that_another_could_write_is_not_believed(
 def test_the_newest_are_kept_and_none_is_lost(state, monkeypatch):
     digests = [f"{number:064x}" for number in range(12)]
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(remembered.remember, digests))
+        list(pool.map(trust.remember, digests))
     assert set(digests) < set(state.read_text().split())
-    monkeypatch.setattr(remembered, "_MOST", 3)
+    monkeypatch.setattr(trust, "_MOST_TRUSTED", 3)
     for digest in (*digests, digests[9]):
-        remembered.remember(digest)
+        trust.remember(digest)
     assert state.read_text().split() == [digests[number] for number in (10, 11, 9)]
     assert [path.name for path in state.parent.iterdir()] == ["trusted"]
 
