@@ -42,9 +42,13 @@ def lower_bound(value: float | str, digits: int = 3) -> str:
     number = float(value)
     if is_infinite(number) or not number > 0:
         return figure(number, digits)
+    return figure(rounded_down(number, digits), digits)
+
+
+def rounded_down(number: float, digits: int = 3) -> float:
+    """A finite number with `digits` significant digits, rounded down."""
     # Of the digits that it was given with, not of the binary number just below them.
-    floor = Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(repr(number)))
-    return figure(float(floor), digits)
+    return float(Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(repr(number))))
 
 
 def figure(value: float | str, digits: int = 3) -> str:

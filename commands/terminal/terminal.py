@@ -26,12 +26,10 @@ def make_console(*, stderr: bool = False) -> Console:
     return PlainConsole(file=trimmed, stderr=stderr)
 
 
-def make_table(title: object = "", *, caption: str = "") -> Table:
+def make_table(title: object = "") -> Table:
     """An empty table in the one style of all commands: a rule below its heads, and no others.
 
-    Args:
-        title: above it; a text of rich is taken as it is.
-        caption: below it.
+    The title stands above it; a text of rich is taken as it is.
     """
     from rich import box
     from rich.table import Table
@@ -40,7 +38,6 @@ def make_table(title: object = "", *, caption: str = "") -> Table:
     return Table(
         title=title if isinstance(title, Text) else str(title) or None,
         title_justify="left",
-        caption=Text(caption) if caption else None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from decimal import ROUND_FLOOR, Context, Decimal
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -16,9 +15,9 @@ from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score
 from ...privacy.guarantee import WrittenStatus
 from ..described import Described
 from ..folder import folder as run_folder
+from ..numbers import rounded_down
 from .evidence_schema import Attack, Audit, AuditedAdversary, Measured, SecondLook
 
-_DIGITS = 3
 _Evidence = TypeVar("_Evidence", bound=Described)
 
 
@@ -125,11 +124,8 @@ def measured(audit: Audit | None) -> dict[str, Measured]:
     }
 
 
-def _down(value: float | None, digits: int = _DIGITS) -> float | None:
-    if value is None or math.isinf(value):
-        return None
-    # Of the digits that it was given with, not of the binary number just below them.
-    return float(Context(prec=digits, rounding=ROUND_FLOOR).plus(Decimal(repr(value))))
+def _down(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None or math.isinf(value) else rounded_down(value, digits)
 
 
 # What membership.json holds, as types, and how it is read.

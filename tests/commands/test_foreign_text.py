@@ -43,7 +43,8 @@ def test_an_error_is_one_sentence_whatever_it_names(words):
 
 
 def test_what_is_printed_is_escaped_where_it_leaves(capsys, tmp_path):
-    console, table = make_console(), make_table(EVIL, caption=EVIL)
+    console, table = make_console(), make_table(EVIL)
+    table.caption = EVIL
     table.add_column(EVIL)
     table.add_row(EVIL)
     console.print(table)
