@@ -208,7 +208,8 @@ def report_of_folder(folder: Path, format: str = "html", *, show_records: bool =
         lines = "".join(f"- {markdown_text(line)}\n" for line in summary_lines(told, gradients))
         return Report(lines, format)
     declared = holds_logs(folder)
-    from ..reports.document.collect import collect, report_run
+    if not declared:
+        from ..reports.document.collect import collect, report_run  # which take torch
 
     if format == "html":
         page = write_declared(folder) if declared else report_run(folder, show_records=show_records)

@@ -42,7 +42,7 @@ from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
 from ..references import HEURISTIC, References, kind_of, sign_of
-from ..schema import Report
+from ..schema import Report, Total
 from ..template import template
 from .summary import summary_of
 
@@ -97,8 +97,6 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         The page, complete in itself. Its embedded data and its digest are those of the file that
         `Report.write` writes.
     """
-    from ..total.total import notes  # which reads runs by what makes reports of them
-
     # Figures are cited by their places in the file; a template may ask for what is not set there.
     held: Any = report.model_dump(mode="json", by_alias=True)
     facts, text = facts_of_report(report), as_text(report.dump())
@@ -167,11 +165,18 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
             else None
         ),
         recipient_notes=report.recipients.sentences() if report.recipients else [],
-        total_notes=[*notes(report.total)] if report.total else [],
+        total_notes=_notes(report.total) if report.total else [],
         environment=_flat(report.reproduce.environment.dump()),
         data=text,
         digest=hashlib.sha256(text.encode()).hexdigest(),
     )
+
+
+def _notes(total: Total) -> list[str]:
+    """What stands below the total of several runs, whose module takes torch."""
+    from ..total.total import notes
+
+    return list(notes(total))
 
 
 @functools.cache

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ...privacy.adversary import EAVESDROPPER, SINGLE_MESSAGE
 from ...privacy.errors import InputError
+from ...privacy.formats.codec import finite
 from ...privacy.guarantee import Guarantee, Status
 from ...runs.plan.plan import Plan, local_steps_words
 from ...runs.run_file.build import graph_of
@@ -89,12 +90,8 @@ class Advice:
 
     def to_json(self) -> dict[str, str | float | None]:
         """An entry of the plan's "advice" in JSON; infinite is the string "inf"."""
-        infinite = self.epsilon is not None and math.isinf(self.epsilon)
-        return {
-            "what": str(self.what),
-            "words": self.words,
-            "epsilon": "inf" if infinite else self.epsilon,
-        }
+        held = {"what": str(self.what), "words": self.words, "epsilon": self.epsilon}
+        return dict(finite(held))
 
 
 class _Case(NamedTuple):

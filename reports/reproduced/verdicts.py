@@ -15,19 +15,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ...attacks.scoring.metrics import ORDINARY, conventions_for, mse, psnr, ssim, unattacked
 from ...privacy.errors import InputError
 from ...privacy.formats.pictures import opened_picture
 from ...runs.sweep.results import POINTS, PointResult
+from ...training.device.later import torch
 from ..sweep.cells import ROWS, attack_name
 from ..sweep.statistics import Difference, Mean, difference_of, mean_of, own_attack
 from .paper_result import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Word = Literal["reproduced", "not reproduced", "not comparable"]
 
@@ -402,6 +403,8 @@ def unattacked_scores(
     Args:
         results: of the runs of one setting; those of another have the same records.
     """
+    from ...attacks.scoring.metrics import ORDINARY, conventions_for, mse, psnr, ssim, unattacked
+
     found: dict[str, dict[str, list[float]]] = {}
     by_seed = {of.seed: (of, one) for of in results for one in own_attack(out, of)}
     for result, scenario in by_seed.values():

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ...attacks.scoring.metrics import bootstrap_interval
 from ...runs.audit.evidence import read_attack
 from ...runs.audit.evidence_schema import Scenario
 from ...runs.sweep.results import POINTS, PointResult
@@ -163,6 +162,8 @@ def over_images(out: Path, results: Sequence[PointResult]) -> dict[str, OverImag
 
 
 def _summed(values: Sequence[float]) -> OverImages:
+    from ...attacks.scoring.metrics import bootstrap_interval  # which takes torch
+
     low, high = bootstrap_interval(values)
     return OverImages(mean=sum(values) / len(values), low=low, high=high, count=len(values))
 

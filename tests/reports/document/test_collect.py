@@ -202,7 +202,7 @@ def test_a_report_holds_a_second_opinion_and_ends_where_it_contradicts(tmp_path,
     # A figure that is too small: written all the same, so that the page says so too.
     from overhear.runs.folder import resume as module
 
-    monkeypatch.setattr(module, "run_epsilon", lambda *_, **__: 1e-3)
+    monkeypatch.setattr(module, "epsilon_of", lambda *_, **__: 1e-3)
     with pytest.raises(ContradictedProof, match=r"more than the 0\.001 that is stated"):
         report_run(folder)
     held = json.loads((folder / "privacy.json").read_text(encoding="utf-8"))
