@@ -40,7 +40,7 @@ from ...training.models.parameters import unflatten
 from ..problem.columns import trial_records
 from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
-from .binary_vertices import fed_to
+from .binary_vertices import fed_to, is_plain
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less
@@ -188,7 +188,10 @@ def patch_positions(
     """(N, P) flat places of the pixels of each patch, where each is fed exactly once, as it is."""
     count, like = math.prod(shape), next(iter(values.values()))
     probe, places = torch.linspace(0.05, 0.95, count).to(like), None
-    for record in (probe, *trial_records(count, like)):
+    trials = trial_records(0 * probe, 0 * probe + 1)
+    if not is_plain(model, values, layer, trials[11:13].reshape(-1, *shape)):
+        return None
+    for record in (probe, *trials):
         fed = fed_to(model, values, record.reshape(1, *shape), [layer])
         rows = _patches(layer, fed[0]) if len(fed) == 1 else None
         if rows is None or rows.numel() != count:

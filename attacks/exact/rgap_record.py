@@ -31,7 +31,7 @@ from torch.nn.grad import conv2d_input, conv2d_weight
 
 from ..problem.columns import Behind, trial_records
 from ..problem.observation import twice_differentiable
-from ..problem.problem import Box
+from ..problem.problem import Box, copied
 
 # A chain of layers as linear algebra: what one record does to it and to its gradient.
 #
@@ -230,7 +230,10 @@ def read_chain(
         layer = _layer(name, module, values, tuple(point.shape))
         if layer is None:
             return None
-        point = layer.at(point)[0]
+        try:
+            point = layer.at(point)[0]
+        except RuntimeError:  # it is fed something else
+            return None
         before = chain[-1] if chain else None
         if isinstance(layer, MaxPool) and isinstance(before, Activation):
             chain.insert(-1, layer)
@@ -238,13 +241,16 @@ def read_chain(
             chain.append(layer)
     # What holds the layers may do more with them.
     with twice_differentiable(), torch.no_grad(), suppress(Exception):
-        for record in trial_records(math.prod(input_shape), like):
-            point = record.reshape(tuple(input_shape))
-            [made] = functional_call(model, values, (point[None],))
+        trained = copied(model).train()
+        zeros = like.new_zeros(math.prod(input_shape))
+        for record in trial_records(zeros, zeros + 1):
+            point = start = record.reshape(tuple(input_shape))
             for layer in chain:
                 point = layer.at(point)[0]
-            if made.shape != point.shape or not torch.allclose(made, point):
-                return None
+            for network in (model, trained):
+                [made] = functional_call(network, values, (start[None],))
+                if made.shape != point.shape or not torch.allclose(made, point):
+                    return None
         return chain
     return None
 

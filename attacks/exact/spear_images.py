@@ -88,6 +88,7 @@ def find_relu_layers(
         "weight" not in dict(two.named_parameters(recurse=False))
         or not is_fed_raw(model, one, flat, input_shape)
         or two.in_features != one.out_features
+        or type(two).forward is not nn.Linear.forward
     ):
         return None
     # Probes show that the ReLU of the first layer is fed to the second.

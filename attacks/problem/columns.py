@@ -31,6 +31,7 @@ from .observation import HOST, Observation
 _MOST_CODES = 20_000  # rows of all tables, each of which is fed once
 FAR_OUT = 1e3
 """How far a network has to take numbers as they are, so that no record was cut."""
+_ROUNDED = 1e-5  # of the terms that make a number
 _PRECISE = 1e3  # times what a number adds at most, beside which rounding hides it
 _MOST = 2_000  # columns, each of which is tried by itself
 _FAITHFUL = 1e-2  # share of the distance of two codes that a record may be off
@@ -228,31 +229,33 @@ def scaled_of(
         if plain or bool((first < 0).any()) or bool((most == 0).any()):
             return None
         known = base.flatten()[first].abs() <= _PRECISE * most * (high - low)
-        drawn = drawn_in(low, high)
-        small = 1e-5 * float(factor.abs().max()) * max(1.0, float((high - low).max()))
-        alone = torch.cat([run(one.reshape(1, *shape))[layer] for one in drawn[:4]])
+        drawn = trial_records(low, high)
+        alone = torch.cat([run(one.reshape(1, *shape))[layer] for one in drawn])
         made, shown = base + factor * drawn[:, column], run(drawn.reshape(-1, *shape))[layer]
-        near = functools.partial(torch.allclose, rtol=1e-5, atol=small)
-        if bool(known.all()) and near(shown, made) and near(alone, made[:4]):
+        sizes = factor.abs() * (drawn.abs() + (high - low))[:, column]
+        off = torch.maximum((shown - made).abs(), (alone - made).abs())
+        if bool(known.all() & (off <= _ROUNDED * (base.abs() + sizes)).all()):
             return Scaled(
                 base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
             )
     return None
 
 
-def drawn_in(low: Tensor, high: Tensor) -> Tensor:
-    """(N, F) records within bounds (F,), the first two at their ends, and some far out."""
-    draw = torch.rand(64, len(low), generator=torch.Generator().manual_seed(0)).to(low)
-    drawn = low + draw * (high - low)
-    return torch.cat([low[None], high[None], drawn, FAR_OUT * (2 * drawn[:8] - low - high)])
+def trial_records(low: Tensor, high: Tensor) -> Tensor:
+    """(N, F) records that show what a network does to one, most within bounds (F,).
 
-
-def trial_records(count: int, like: Tensor) -> Tensor:
-    """(9, F) records that show what a network does to a record: near 0, in [0, 1], and far out."""
-    ramp, source = torch.linspace(-1, 1, count), torch.Generator().manual_seed(0)
-    drawn = torch.rand(4, count, generator=source)
-    near = torch.cat([torch.stack([ramp, ramp.flip(0) ** 3, ramp / 3 + 0.5]), drawn])
-    return torch.cat([near, 3 * (2 * drawn[:1] - 1), FAR_OUT * near[1:2]]).to(like)
+    The first four lie at the ends, all alike, and half at each; some are dark, bright, dull, of few
+    values, or far out.
+    """
+    source = torch.Generator().manual_seed(0)
+    drawn = torch.rand(max(8, 256 // len(low)), len(low), generator=source)
+    one, two, three, four = drawn[:4]
+    ends = [0 * one, 0 * one + 1, 0 * one + 0.5, one.round()]
+    shades = [0.3 * one, 0.7 + 0.3 * two, 0.45 + 0.1 * one, (two - 0.5).clamp_min(0)]
+    codes = [(255 * three).round() / 255, torch.linspace(0, 1, len(low)), 2 * four - 1]
+    far = [3 * (2 * one - 1), *FAR_OUT * (2 * drawn[:4] - 1)]
+    every = torch.stack([*ends, *shades, *codes, *drawn, *far]).to(low)
+    return low + every * (high - low)
 
 
 def columns_of(
@@ -386,7 +389,7 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
     every = [run(of) for of in records]
     # What is drawn lies in the range and past it, and a category is seen by its row alone.
     low, high = (of.to(eye).expand(f) for of in bounds)
-    drawn, tops = drawn_in(low, high), torch.tensor(sizes).to(eye)
+    drawn, tops = trial_records(low, high), torch.tensor(sizes).to(eye)
     share = torch.rand(drawn.shape, generator=torch.Generator().manual_seed(1)).to(eye)
     drawn = torch.where(tops > 0, (share * tops).floor(), drawn.round() if run.whole else drawn)
     reached, between = run(drawn), run(drawn + 0.5 * ((tops > 0) & (not run.whole)))

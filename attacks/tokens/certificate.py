@@ -10,47 +10,31 @@ pairs are: a model may know the parity of a place alone. Nor does an order say t
 looked at.
 
 Shape letters: B records, L positions, S tokens that are possible.
-
-How much of a gradient records of tokens explain, under the labels that explain it best.
-
-The mean of clipped gradients is linear in how often each record has each label: with G the
-gradients of every record under every label,
-
-    gradient = G w,    w >= 0,    sum w = 1,    w in multiples of 1 / B
-
-Non-negative least squares give w, which says how often a record is in the batch too. Where the mean
-is clipped and not each record, the sum is free, and so it is where the loss is a multiple of the
-declared one. Of any other loss of the logits z a record's gradient lies in the span of its dz_c/dw.
-
-Shape letters: B records, U different ones, C classes, D parameters, L positions.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from scipy.optimize import nnls
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from ...training.models.parameters import unflatten
-from ..problem.observation import Observation, twice_differentiable
 from .candidates import Candidates
-from .layers import dense, token_loss
+from .explainer import ANY, DECLARED, SCALED, UNKNOWN, Batch, Explainer, ends
+from .layers import Table
 
 TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
-DECLARED, SCALED, ANY = "declared", "scaled", "any"  # losses that a batch may explain a gradient by
-UNKNOWN = -1
 
 _APART = 10.0  # times what the batch leaves of the gradient: another one is told apart
 _LEAST = 1e-12  # of the gradient: what float64 leaves
 _TESTED = 200  # batches of a kind that are tried at most
 _REPLACED = 1000  # places at which another token is tried at most, those of nearest logits
+_PROBED = 4096  # tokens of which it is tried whether they count for nothing
+_PLACES = 3  # at either end of a record, at which tokens are changed
+_LINEAR = 1e-6  # of derivatives, what rounding in float64 leaves of sums
 _NEAR = 2048  # logits of such tokens that are computed at most, or one a place and kind
 
 
@@ -116,29 +100,33 @@ def certified(
     batch: Batch,
     *,
     held: Candidates,
-    vocabulary: int,
+    table: Table,
     generator: torch.Generator,
 ) -> Certificate:
     """Try the batches that differ least from one that explains a gradient.
 
-    By position `held` has the tokens that are possible, of V in all. Where there are too many
-    batches, the generator chooses which are tried.
+    By position `held` has the tokens that are possible, of those of the table. Where there are too
+    many batches, the generator chooses which are tried.
     """
+    vocabulary, under_any = table.vocabulary, explainer.loss == ANY
     limit, length = _APART * max(batch.residual, _LEAST), batch.tokens.shape[1]
     kinds = (
         ("order", _reordered(batch.tokens), _TESTED),
         ("order", _transposed(batch.tokens, generator), _TESTED),
+        ("order", _rearranged(batch.tokens, turned=False), _TESTED),
+        ("tokens", _rearranged(batch.tokens, turned=True), _TESTED),
+        ("tokens", _refilled(explainer, batch.tokens, table), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
         ("members", _crossed(batch) if explainer.follows else [], _TESTED),
-        ("tokens", _mixed(batch.tokens) if explainer.loss == ANY else [], _TESTED),
+        ("tokens", _mixed(batch.tokens) if under_any else [], _TESTED),
         ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
         ("ends", _resized(explainer, batch) if explainer.follows and length > 1 else [], _TESTED),
     )
     left: dict[str, list[float]] = {"order": [], "members": [], "tokens": [], "ends": []}
     loss = explainer.loss
     # A label may be the token that follows.
-    if vocabulary == explainer.classes and explainer.loss != ANY:
+    if vocabulary == explainer.classes and not under_any:
         left["tokens"] = [
             explainer.residual(batch.tokens, (batch.labels + one) % vocabulary)
             for one in torch.eye(len(batch.labels), dtype=torch.int64)
@@ -155,6 +143,8 @@ def certified(
     explainer.loss = loss
     if explainer.follows and _counts_no_start(explainer, batch.tokens):
         left["ends"].append(batch.residual)
+    if under_any and _adds_up(explainer, batch.tokens, table, ordered=held.ordered):
+        left["tokens"].append(batch.residual)
     every = [value for values in left.values() for value in values]
     apart = [value for value in every if value > limit]
     alike = {name: any(value <= limit for value in values) for name, values in left.items()}
@@ -301,6 +291,96 @@ def _transposed(tokens: Tensor, generator: torch.Generator) -> list[Tensor]:
     return found
 
 
+def _rearranged(tokens: Tensor, *, turned: bool) -> list[Tensor]:
+    """Batches with parts of one record exchanged that begin with the same tokens, up to three.
+
+    Its windows, as a convolution sees them, stay the same then but for their places. Those that are
+    turned begin elsewhere on a circle, and may hold another token twice.
+    """
+    found: list[Tensor] = []
+    for record, own in enumerate(tokens.tolist()):
+        texts = itertools.islice(_same_windows(own), _REPLACED)
+        for text in {tuple(text) for text in texts} - {tuple(own)}:
+            if (sorted(text) != sorted(own)) is not turned:
+                continue
+            found.append(tokens.clone())
+            found[-1][record] = torch.tensor(text)
+    return found
+
+
+def _same_windows(own: list[int]) -> Iterator[list[int]]:
+    """Texts with the windows of one; from the widest on."""
+    for width in (3, 2, 1):
+        if width < len(own) and own[:width] == own[-width:]:  # a circle begins anywhere
+            around = own[:-width]
+            yield from (((around * 3)[at:])[: len(own)] for at in range(1, len(around)))
+        grams = [tuple(own[at : at + width]) for at in range(len(own) - width + 1)]
+        for p, r in itertools.combinations(range(len(grams)), 2):
+            if grams[p] != grams[r]:
+                continue
+            for q, s in itertools.product(range(p + 1, r + 1), range(r, len(grams))):
+                if q < s and grams[q] == grams[s]:
+                    yield own[:p] + own[r:s] + own[q:r] + own[p:q] + own[s:]
+
+
+def _refilled(explainer: Explainer, tokens: Tensor, table: Table) -> list[Tensor]:
+    """Batches with all tokens of one record more or less often, beside what counts for nothing.
+
+    Of a mean over the others, or under any loss, the gradient may be the same.
+    """
+    length, some = tokens.shape[1], int(tokens[0, 0])
+    probe = torch.full((min(table.vocabulary, _PROBED), length), some)
+    probe[:, -1] = torch.arange(len(probe))
+    logits = explainer.logits(torch.cat([torch.full_like(probe[:1], some), probe]))
+    same = (logits[1:] - logits[0]).norm(dim=1) <= _LEAST * logits[0].norm()
+    empty = [v for v in same.nonzero()[:, 0].tolist() if v not in {some, table.padding}][:2]
+    found: list[Tensor] = []
+    for fill in [*empty, *([] if table.padding is None else [table.padding])]:
+        for record, own in enumerate(tokens):
+            words = own[(own != fill) & (own >= 0)]
+            sizes, counts = words.unique(return_counts=True)
+            least = counts // max(math.gcd(*counts.tolist()), 1)
+            for times in range(1, 1 + length // max(int(least.sum()), 1)):
+                more = sizes.repeat_interleave(times * least)
+                if len(more) in {0, len(words)}:
+                    continue
+                found.append(tokens.clone())
+                found[-1][record] = nn.functional.pad(more, (0, length - len(more)), value=fill)
+    return found
+
+
+def _adds_up(explainer: Explainer, tokens: Tensor, table: Table, *, ordered: bool) -> bool:
+    """Whether several records of a linear model may be others, by other derivatives of the loss.
+
+    Derivatives of its outputs are sums over places. Where two places count alike but for a factor,
+    more mixtures of records are records than `_mixed` tries; and where the derivatives of the loss
+    are dependent, what all records hold may be exchanged.
+    """
+    words = [v for v in range(min(table.vocabulary, 3)) if v != table.padding]
+    if len(tokens) < 2 or len(words) < 2:
+        return False
+    length = tokens.shape[1]
+    base, step = torch.full((length,), words[0]), words[1] - words[0]
+    places = sorted({*range(length)[:_PLACES], *range(length)[-_PLACES:]})
+    eye = step * torch.eye(length, dtype=torch.int64)
+    start, *ones = (explainer.derivatives(base + at) for at in (0 * base, *eye[places]))
+    steps = torch.stack([one - start for one in ones]).flatten(1)
+    for one, two in itertools.combinations(range(len(places)), 2):
+        both = explainer.derivatives(base + eye[places[one]] + eye[places[two]])
+        off = (both - start).flatten() - steps[one] - steps[two]
+        if not float(off.norm()) <= _LINEAR * float(both.norm()):
+            return False
+    unit = steps / steps.norm(dim=1, keepdim=True).clamp_min(1e-300)
+    alike = (unit @ unit.T).fill_diagonal_(0).abs() > 1 - _LINEAR
+    if ordered and bool(alike.any() | (unit.norm(dim=1) < 1 - _LINEAR).any()):
+        return True
+    rows = torch.cat([explainer.derivatives(record) for record in tokens])
+    seen = explainer.observation.gradient
+    factors = torch.linalg.lstsq(rows.T, seen.T, driver="gelsd").solution
+    slopes = torch.linalg.svdvals(factors.reshape(len(tokens), -1))
+    return len(slopes) < len(tokens) or bool(slopes[-1] <= _LINEAR * slopes[0])
+
+
 def _replaced(
     explainer: Explainer,
     tokens: Tensor,
@@ -330,286 +410,3 @@ def _replaced(
                 other[record] = rows[1 + int(apart.argmin())]
                 found.append((float(apart.min()), other))
     return [other for _, other in sorted(found, key=lambda pair: pair[0])[:_REPLACED]]
-
-
-def ends(tokens: Tensor) -> Tensor:
-    """(B,) last places of texts (B, L) that may end earlier, with -1 behind."""
-    return (tokens >= 0).sum(dim=1) - 1
-
-
-_LABELS = 4  # classes a record that are tried as its label, beside the tokens
-
-
-def likely_labels(rows: Tensor, tokens: Tensor, *, records: int) -> tuple[int, ...]:
-    """Classes of an output that shares the table: those that hold the directions, and the tokens.
-
-    Of a record the label has the largest coefficient, |p - 1| = sum of all other p. So its row is
-    among those with the largest share of a direction, whatever size that has.
-
-    Args:
-        rows: (V, d) gradient of the table.
-        tokens: (S,) tokens of the batch, whose rows hold more.
-        records: number B of records.
-    """
-    every = torch.arange(len(rows))
-    classes = every[~torch.isin(every, tokens)]
-    along = torch.linalg.svd(rows[classes], full_matrices=False)[0][:, :records]
-    most = along.square().sum(dim=1).topk(min(_LABELS * records, len(classes))).indices
-    return tuple(torch.cat([classes[most], tokens]).unique().tolist())
-
-
-_HEAVY = 10.0  # weight of the sum's equation, in units of the gradient's norm
-_COLUMNS = 512  # records times classes that are solved for at once
-_SPLIT = 256  # records whose logits are computed at once
-_FOLLOWING = 8  # tokens that are tried after a record
-_STEP = 1e-5  # of the parameters' norm, along which logits are compared
-_FREE = 2**26  # numbers of the derivatives of a record's logits, which are fitted under any loss
-_SPANNED = 1e-14  # of the largest squared singular value: a direction that is spanned
-_PASSES = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Batch:
-    """Records under labels, and what they leave of the gradients.
-
-    Attributes:
-        tokens: (B, L).
-        labels: (B,).
-        residual: ||g - o|| / ||o|| over all intercepts.
-    """
-
-    tokens: Tensor
-    labels: Tensor
-    residual: float
-
-
-@dataclass(slots=True, eq=False)
-class Explainer:
-    """Gradients of single records, each computed once; in float64.
-
-    Labels are those that are given, else those that are likely, else all classes. `follows` says
-    whether they are the tokens that follow, of a language model, and `loss` by which loss a batch
-    explains the gradient.
-    """
-
-    observation: Observation
-    model: nn.Module
-    classes: int
-    given: tuple[int, ...] | None = None
-    likely: tuple[int, ...] | None = None
-    follows: bool = False
-    loss: str = DECLARED
-    held: dict[tuple[tuple[int, ...], int], Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.model = dense(self.model).double()
-        self.observation = self.observation.to(dtype=torch.float64)
-
-    @property
-    def labels(self) -> list[int]:
-        """Classes that a record may have."""
-        known = self.likely if self.given is None else self.given
-        return list(range(self.classes)) if known is None else sorted(set(known))
-
-    def logits(self, records: Tensor) -> Tensor:
-        """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`."""
-        return self.at(records).log_softmax(dim=-1).flatten(1)
-
-    def at(self, records: Tensor) -> Tensor:
-        """(N, C) or (N, L, V) logits of records (N, L)."""
-        return self._at(self.observation.points[0, 0], records)
-
-    def _at(self, point: Tensor, records: Tensor) -> Tensor:
-        """(N, C) or (N, L, V) logits of records (N, L) at parameters (D,)."""
-        values = unflatten(self.model, point)
-        with torch.no_grad(), twice_differentiable():
-            parts = records.clamp_min(0).split(_SPLIT)
-            return torch.cat([functional_call(self.model, values, (some,)) for some in parts])
-
-    def _likely(self, records: Sequence[Tensor]) -> list[list[int]]:
-        """Labels that each of some records may have; of a language model the tokens after it.
-
-        What the batch sends under label 0, less what is observed, is a sum over records of the
-        derivatives of the label's last logit less that of 0. So along that direction of the output
-        layer the logits of the labels grow, and others hardly do.
-        """
-        point, together = self.observation.points[0, 0], torch.stack(list(records))
-        if not self.follows or self.given is not None:
-            return [self.labels] * len(records)
-        logits = self._at(point, together)
-        sent = torch.stack([self.gradient(record, 0) for record in records]).mean(dim=0)
-        seen = self.observation.gradient.flatten()
-        left = (sent * (sent @ seen) / (sent @ sent) - seen)[: len(point)]
-        output = [p.new_full(p.shape, len(p) == self.classes) for p in self.model.parameters()]
-        left = left * torch.cat([part.flatten() for part in output])
-        step = _STEP * point.norm() / left.norm().clamp_min(1e-300)
-        grown = self._at(point + step * left, together) - logits
-        grown = grown[torch.arange(len(together)), ends(together)]
-        batch = min(len(records), self.observation.records)
-        most = grown.topk(min(_FOLLOWING + batch, self.classes), dim=1).indices
-        return [sorted({0, *row}) for row in most.tolist()]
-
-    def gradient(self, record: Tensor, label: int) -> Tensor:
-        """(K D,) clipped gradient of one record; unclipped where the mean is clipped."""
-        key = (tuple(record.tolist()), label)
-        if key not in self.held:
-            if len(self.held) > _COLUMNS:
-                self.held.clear()
-            every = [self._slope(point, record, label) for [point] in self.observation.points]
-            self.held[key] = torch.cat(every)
-        return self.held[key]
-
-    def _slope(self, point: Tensor, record: Tensor, label: int) -> Tensor:
-        """(D,) gradient at one point; of first order alone, where `sent_gradient` gives more."""
-        seen = self.observation
-        flat = point.detach().clone().requires_grad_()
-        with twice_differentiable():  # plain operations, as in the models that were probed
-            fed = record[None].clamp_min(0)
-            logits = functional_call(self.model, unflatten(self.model, flat), (fed,))
-        loss = token_loss(logits, record[None], torch.tensor([label]))
-        (slope,) = torch.autograd.grad(loss, flat)
-        [coef] = seen.coefs
-        slope = slope if seen.clip_parts else coef * slope
-        if seen.clip_norm is not None and seen.mean_of is None:
-            slope = slope * min(1.0, seen.clip_norm / max(float(slope.norm()), 1e-300))
-        return coef * slope if seen.clip_parts else slope
-
-    def sent(self, tokens: Tensor, labels: Tensor) -> Tensor:
-        """(K, D) gradients of a batch (B, L) with labels (B,)."""
-        seen = self.observation
-        if self.loss == ANY:
-            return _projected(
-                seen.gradient, torch.cat([self._derivatives(record) for record in tokens])
-            )
-        rows = [self.gradient(t, int(y)) for t, y in zip(tokens, labels, strict=True)]
-        sent = torch.stack(rows).sum(dim=0).reshape(seen.gradient.shape)
-        sent = sent / (float(seen.records) if seen.mean_of is None else seen.mean_of)
-        if seen.mean_of is not None and seen.clip_norm is not None:
-            norms = sent.norm(dim=1, keepdim=True)
-            sent = sent * (seen.clip_norm / norms.clamp_min(1e-300)).clamp_max(1.0)
-        if self.loss == SCALED:
-            fit = (sent * seen.gradient).sum() / sent.square().sum().clamp_min(1e-300)
-            sent = sent * fit.clamp_min(0.0)
-        return sent
-
-    def _derivatives(self, record: Tensor) -> Tensor:
-        """(C, D) of a record's logits in the parameters."""
-        key = (tuple(record.tolist()), UNKNOWN)
-        if key not in self.held:
-            flat = self.observation.points[0, 0].detach().clone().requires_grad_()
-            with twice_differentiable():
-                logits = functional_call(self.model, unflatten(self.model, flat), (record[None],))
-            rows = [torch.autograd.grad(z, flat, retain_graph=True)[0] for z in logits[0]]
-            if len(self.held) * len(rows) * len(flat) > _FREE:
-                self.held.clear()
-            self.held[key] = torch.stack(rows)
-        return self.held[key]
-
-    def explained(self, records: Sequence[Tensor], *, allowed: float) -> Batch | None:
-        """The batch of these records under the first loss by which it explains the gradient.
-
-        That loss is kept; where none does the batch is that of the declared one.
-        """
-        for self.loss in (SCALED, ANY):
-            batch = self.labelled(records)
-            if batch is not None and batch.residual <= allowed:
-                return batch
-        self.loss = DECLARED
-        return None
-
-    def residual(self, tokens: Tensor, labels: Tensor) -> float:
-        """||g - o|| / ||o|| of a batch, both whitened where there is noise."""
-        seen = self.observation
-        left = seen.whiten(self.sent(tokens, labels) - seen.gradient).norm()
-        return float(left / seen.whiten(seen.gradient).norm())
-
-    def distance(self, tokens: Tensor, labels: Tensor) -> float:
-        """Squared whitened distance over the variance: -2 log likelihood, up to a constant."""
-        seen = self.observation
-        left = seen.whiten(self.sent(tokens, labels) - seen.gradient)
-        return float(left.square().sum()) / seen.noise_std**2
-
-    def labelled(self, records: Sequence[Tensor]) -> Batch | None:
-        """The batch of these records, with how often each is in it and under which labels.
-
-        Args:
-            records: (L,) different records, at most B.
-
-        Returns:
-            The best batch of B; None where there are too many labels to try.
-        """
-        if not records:
-            return None
-        if self.loss == ANY:
-            return self._under_any(torch.stack(list(records)))
-        likely = zip(records, self._likely(records), strict=True)
-        columns = [(record, label) for record, labels in likely for label in labels]
-        if len(columns) > _COLUMNS:
-            return None
-        weights = self._weights(torch.stack([self.gradient(*column) for column in columns]))
-        if weights is None:
-            return None
-        chosen = _rounded(weights, self.observation.records)
-        at = np.repeat(np.arange(len(columns)), chosen).tolist()
-        tokens = torch.stack([columns[index][0] for index in at])
-        labels = torch.tensor([columns[index][1] for index in at])
-        return Batch(tokens=tokens, labels=labels, residual=self.residual(tokens, labels))
-
-    def _under_any(self, records: Tensor) -> Batch | None:
-        """The batch of those records (N, L) that add most under a loss that is not known.
-
-        Of fewer than B records one may be there twice, or any other without a derivative.
-        """
-        seen, each = self.observation, self.classes * self.observation.gradient.numel()
-        if self.follows or len(seen.gradient) > 1 or not seen.records <= len(records):
-            return None
-        if len(records) * each > _FREE:
-            return None
-        if len(records) > seen.records:
-            rows = torch.cat([self._derivatives(record) for record in records])
-            factors = torch.linalg.lstsq(rows.T, seen.gradient.T, driver="gelsd").solution
-            added = (rows * factors).reshape(len(records), self.classes, -1).sum(dim=1)
-            records = records[added.norm(dim=1).topk(seen.records).indices.sort().values]
-        unknown = torch.full((len(records),), UNKNOWN)
-        return Batch(tokens=records, labels=unknown, residual=self.residual(records, unknown))
-
-    def _weights(self, rows: Tensor) -> np.ndarray | None:
-        """(columns,) share of each record under each label."""
-        seen = self.observation
-        size = float(seen.gradient.norm())
-        # Rows are projected onto what they span, so that D does not count.
-        basis, left = torch.linalg.qr(rows.T / size)
-        right = basis.T @ seen.gradient.flatten() / size
-        if seen.mean_of is None and self.loss == DECLARED:
-            left = torch.cat([left, left.new_full((1, len(rows)), _HEAVY)])
-            right = torch.cat([right, right.new_full((1,), _HEAVY)])
-        try:
-            weights, _ = nnls(left.numpy(), right.numpy())
-        except RuntimeError:
-            return None
-        return weights / weights.sum() if weights.sum() > 0 else None
-
-
-def _projected(values: Tensor, rows: Tensor) -> Tensor:
-    """(K, D) the part of values (K, D) in the span of rows (R, D), fewer than D.
-
-    By normal equations, which cost a thirtieth of a decomposition; each pass takes what the one
-    before left by rounding.
-    """
-    rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
-    inverse = torch.linalg.pinv(rows @ rows.T, rtol=_SPANNED, hermitian=True)
-    found = torch.zeros_like(values)
-    for _ in range(_PASSES):
-        found = found + ((values - found) @ rows.T @ inverse) @ rows
-    return found
-
-
-def _rounded(weights: np.ndarray, records: int) -> list[int]:
-    """Whole numbers that sum to a number of records, in proportion to weights."""
-    shares = weights * records
-    counts = np.floor(shares + 1e-6).astype(int)
-    while counts.sum() < records:
-        counts[int(np.argmax(shares - counts))] += 1
-    while counts.sum() > records:
-        counts[int(np.argmin(np.where(counts > 0, shares - counts, np.inf)))] -= 1
-    return [int(count) for count in counts]

@@ -37,7 +37,8 @@ from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 from .assembly import suggested
 from .candidates import Candidates, position_rows, sees_order
-from .certificate import PRIOR, ROWS, UNKNOWN, Batch, Explainer, TokenReconstruction
+from .certificate import PRIOR, ROWS, TokenReconstruction
+from .explainer import UNKNOWN, Batch, Explainer
 from .layers import Layer, Network, local_rows
 
 # Records improved by the gradient itself, where no layer tests a single record.

@@ -30,20 +30,8 @@ from ...training.models.parameters import unflatten
 from ..problem.observation import HOST, Observation, computed_once, rounding_of
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of, sees_far
-from .certificate import (
-    ANY,
-    PRIOR,
-    SCALED,
-    TOKENS,
-    UNKNOWN,
-    Batch,
-    Certificate,
-    Explainer,
-    TokenReconstruction,
-    certified,
-    ends,
-    likely_labels,
-)
+from .certificate import PRIOR, TOKENS, Certificate, TokenReconstruction, certified
+from .explainer import ANY, SCALED, UNKNOWN, Batch, Explainer, ends, likely_labels
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined
 
@@ -295,9 +283,7 @@ def _exact(
         return _undecided(seen, known, length=length, why=why)
     # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
-    certificate = certified(
-        explainer, batch, held=candidates, vocabulary=table.vocabulary, generator=generator
-    )
+    certificate = certified(explainer, batch, held=candidates, table=table, generator=generator)
     if network.follows and not sees_far(network):  # texts exchange what follows on a token
         certificate = replace(certificate, order=False, membership=seen.records == 1)
     # Of an embedding without a derivative, as below weights of zero, no row tells a token.

@@ -207,6 +207,7 @@ class _Holds(nn.Module):
 def test_a_module_that_holds_a_chain_is_one_if_it_does_nothing_else(most, length):
     model = _Holds(most)
     assert len(read_chain(model, dict(model.named_parameters()), (4,)) or []) == length
+    assert read_chain(model, dict(model.named_parameters()), (5,)) is None
 
 
 @pytest.mark.parametrize(

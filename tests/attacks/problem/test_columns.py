@@ -207,6 +207,10 @@ class _By(nn.Module):
         (_By(lambda x: (2 * x).clamp(-4, 4)), 36, 0),
         (_By(lambda x: x - x.mean(dim=(1, 2, 3), keepdim=True)), 36, 0),
         (_By(lambda x: x / x.amax(dim=(1, 2, 3), keepdim=True)), 36, 0),
+        (_By(lambda x: torch.where(x == 0.5, 0.0, x)), 36, 0),  # a code for one value
+        (_By(lambda x: x * (1 + (x.amax(dim=(1, 2, 3), keepdim=True) < 0.5))), 36, 0),  # dark ones
+        (_By(lambda x: torch.cat([1e3 * x[:, :, 1:], 0.01 * x[:, :, :1].round()], 2)), 36, 0),
+        (nn.Dropout(0.3), 36, 0),  # which drops numbers where the gradient is taken
     ],
 )
 @pytest.mark.parametrize("of", [3, 1])

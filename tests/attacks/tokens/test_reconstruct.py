@@ -15,7 +15,8 @@ from overhear.attacks.problem.labels import without_decay
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
 from overhear.attacks.tokens import certificate
 from overhear.attacks.tokens import reconstruct as reconstruct_module
-from overhear.attacks.tokens.certificate import Explainer, TokenReconstruction
+from overhear.attacks.tokens.certificate import TokenReconstruction
+from overhear.attacks.tokens.explainer import Explainer
 from overhear.attacks.tokens.layers import probe_tokens, token_table
 from overhear.attacks.tokens.reconstruct import reconstruct_tokens
 from overhear.training.models.parameters import flatten
@@ -290,6 +291,44 @@ def test_of_texts_near_each_other_the_set_alone_is_claimed_under_any_loss(texts,
     assert decided == "set" or _rows(found.tokens) == _rows(x)
 
 
+class _Pooled(nn.Module):
+    """A mean of embeddings without padding, of those weighed by place, or of windows of two."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.words, self.kind = (
+            nn.Embedding(12, 16, padding_idx=8 if kind == "mask" else None),
+            kind,
+        )
+        self.head = nn.Linear(32 if kind == "windows" else 16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, weights = self.words(x), torch.ones(x.shape)
+        if self.kind == "windows":
+            return self.head(torch.cat([z[:, :-1], z[:, 1:]], dim=2).relu().mean(dim=1))
+        if self.kind == "places":
+            return self.head((z * torch.tensor([1.0, 1.0, 2.0])[:, None]).sum(dim=1))
+        weights = weights.masked_fill(x == 8, 0)[..., None]
+        return self.head((z * weights).sum(dim=1) / weights.sum(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "loss"),
+    [
+        ("mask", [[0, 1, 8, 8]], functional.cross_entropy),  # as [0, 0, 1, 1] does
+        ("windows", [[0, 1, 2, 3, 0]], functional.cross_entropy),  # as [2, 3, 0, 1, 2] does
+        ("windows", [[4, 0, 1, 2, 0, 3, 0]], functional.cross_entropy),
+        ("places", [[7, 6, 4], [7, 6, 6]], _squared),  # as [4, 4, 7] and [6, 6, 7] do
+    ],
+)
+def test_of_texts_that_send_what_others_do_neither_order_nor_counts_are_claimed(kind, texts, loss):
+    torch.manual_seed(0)
+    model, x = _Pooled(kind), torch.tensor(texts)
+    found = _found(sent(model, x, torch.arange(len(x)), loss=loss), model, x.shape[1])
+    assert found.decided == ("multisets" if len(x[0]) == 7 else "set")
+    assert found.decided == "set" or _rows(found.tokens) == _rows(x.sort(dim=1).values)
+
+
 def test_of_two_classes_no_label_is_read_off_a_multiple():
     torch.manual_seed(0)
     model, x = Bag(), drawn(1, 8)[0]
@@ -363,10 +402,10 @@ def _of_the_batch(*given: Any) -> list[Tensor]:
 
 
 def test_a_token_from_outside_of_those_that_are_shown_is_tried_at_every_place(monkeypatch):
-    seeds = (31, 65, 232)
+    seeds = (65, 232)
     assert _false(seeds) == ([], 0)
     monkeypatch.setattr(certificate, "_replaced", _of_the_batch)
-    assert _false(seeds) == (list(seeds), 3)
+    assert _false(seeds) == (list(seeds), 2)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from overhear.attacks.exact.spear import separate_records
 from overhear.attacks.problem.observation import Observation, Sent, observe, sent_gradient
@@ -202,6 +203,11 @@ def test_of_several_intercepts_the_fullest_is_returned():
     assert len(found.inputs) == len(x)
 
 
+class _Half(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, 0.5 * self.weight, self.bias)
+
+
 class _Scaled(nn.Module):
     """Divides records by their largest number, which a ramp to 1 does not show."""
 
@@ -212,6 +218,7 @@ class _Scaled(nn.Module):
 @pytest.mark.parametrize(
     "model",
     [
+        nn.Sequential(_Half(20, 60), nn.ReLU(), nn.Linear(60, 10)),
         nn.Sequential(_Scaled(), nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 10)),
         nn.Sequential(nn.Linear(20, 60), nn.LeakyReLU(), nn.Linear(60, 10)),
         nn.Sequential(nn.Linear(20, 60), nn.Sigmoid(), nn.Linear(60, 10)),
@@ -219,7 +226,15 @@ class _Scaled(nn.Module):
         nn.Sequential(nn.ReLU(), nn.Linear(20, 60), nn.ReLU(), nn.Linear(60, 10)),
         nn.Linear(20, 10),
     ],
-    ids=["largest is 1", "leaky", "sigmoid", "no bias", "input not raw", "one layer"],
+    ids=[
+        "half the weights",
+        "largest is 1",
+        "leaky",
+        "sigmoid",
+        "no bias",
+        "input not raw",
+        "one layer",
+    ],
 )
 def test_other_networks_are_left_alone(model):
     x = torch.rand(3, 20, generator=torch.Generator().manual_seed(9)).double()
