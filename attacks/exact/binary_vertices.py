@@ -35,12 +35,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
-from torch.nn import functional
-from torch.nn.modules.dropout import _DropoutNd
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import trial_records
-from ..problem.observation import Observation, Sent, sent_gradient, twice_differentiable
+from ..problem.columns import fed_to, is_plain, trial_records
+from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem, copied
 
 # Which layer of a network is linear and sees the records as they are.
@@ -67,7 +65,6 @@ def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) 
     return name if held else None
 
 
-_SAME = 1e-3  # of a gradient, up to which two are one
 _ROWS = 4  # that agree in their signs, at least
 _ALONE = 0.01  # second singular value over the first, up to which rows are of one direction
 _SIGNS = 0.05  # distance from 0 or 1 up to which a number may be a sign
@@ -126,71 +123,6 @@ def is_fed_raw(
             len(fed) == 1 and torch.equal(fed[0].flatten(), at.flatten()) for fed, at in every
         )
     return False
-
-
-def is_plain(
-    model: nn.Module, values: Mapping[str, Tensor], layer: nn.Module, records: Tensor
-) -> bool:
-    """Whether a linear layer or convolution is called once, and is all that its parameters do.
-
-    Their gradient at some records is that of such a layer then. A layer behind dropout is none.
-    """
-    name = next(name for name, module in model.named_modules() if module is layer)
-    owned = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
-    calls: list[tuple[Tensor, Tensor]] = []
-    dropped: list[int] = []
-
-    def note(_: nn.Module, fed: tuple[Tensor, ...], made: Tensor) -> Tensor:
-        calls.append((fed[0].detach(), made))
-        return made.clone()  # which may be changed in place
-
-    handles = [layer.register_forward_hook(note)]
-    for module in model.modules():
-        if isinstance(module, _DropoutNd) and module.p > 0:
-            handles.append(module.register_forward_pre_hook(lambda *_: dropped.append(len(calls))))
-    try:
-        with twice_differentiable():
-            outputs = functional_call(model, owned, (records,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    if len(calls) != 1 or 0 in dropped:
-        return False
-    fed, made = calls[0]
-    weight, bias = owned[f"{name}.weight"], owned.get(f"{name}.bias")
-    held = [weight] if bias is None else [weight, bias]
-    mixed = (
-        outputs * torch.linspace(1, 2, outputs.numel()).to(outputs).reshape(outputs.shape)
-    ).sum()
-    slopes = torch.autograd.grad(mixed, [made, *held])
-    if isinstance(layer, nn.Conv2d):
-        plain = nn.Conv2d._conv_forward(layer, fed, weight, bias)
-    else:
-        plain = functional.linear(fed, weight, bias)
-    expected = torch.autograd.grad(plain, held, slopes[0])
-    return all(
-        bool((one - other).norm() <= _SAME * other.norm())
-        for one, other in zip(slopes[1:], expected, strict=True)
-    )
-
-
-def fed_to(
-    model: nn.Module, values: Mapping[str, Tensor], probe: Tensor, layers: Sequence[nn.Module]
-) -> list[Tensor]:
-    """What layers are called with, call by call, where a network gets a probe."""
-    fed: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        fed.append(inputs[0])
-
-    handles = [layer.register_forward_pre_hook(note) for layer in layers]
-    try:
-        with torch.no_grad():
-            functional_call(model, dict(values), (probe,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return fed
 
 
 def most_rank(joint: Tensor) -> int:

@@ -37,10 +37,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import trial_records
+from ..problem.columns import fed_to, is_plain, trial_records
 from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
-from .binary_vertices import fed_to, is_plain
 
 _SAME = 1e-6  # relative difference of two derivatives, in float64, that are one
 _AGREES = 1e-3  # of db and the sum of the g_p, whose terms cancel; rounding leaves less

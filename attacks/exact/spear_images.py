@@ -24,8 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
+from ..problem.columns import fed_to
 from ..problem.observation import Observation
-from .binary_vertices import fed_to, is_fed_raw, most_rank, parameter_name
+from .binary_vertices import is_fed_raw, most_rank, parameter_name
 
 # What the gradients of two linear layers around a ReLU span, and how sure that is.
 #

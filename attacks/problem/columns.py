@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,13 +24,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
 
 from ...training.models.parameters import frozen_as_buffers, unflatten
-from .observation import HOST, Observation
+from .observation import HOST, Observation, twice_differentiable
 
 _MOST_CODES = 20_000  # rows of all tables, each of which is fed once
 FAR_OUT = 1e3
 """How far a network has to take numbers as they are, so that no record was cut."""
+_SAME = 1e-3  # of a gradient, up to which two are one
 _ROUNDED = 1e-5  # of the terms that make a number
 _PRECISE = 1e3  # times what a number adds at most, beside which rounding hides it
 _MOST = 2_000  # columns, each of which is tried by itself
@@ -239,6 +242,71 @@ def scaled_of(
                 base=base, factor=factor, column=column, first=first, shape=shape, layer=layer
             )
     return None
+
+
+def is_plain(
+    model: nn.Module, values: Mapping[str, Tensor], layer: nn.Module, records: Tensor
+) -> bool:
+    """Whether a linear layer or convolution is called once, and is all that its parameters do.
+
+    Their gradient at some records is that of such a layer then. A layer behind dropout is none.
+    """
+    name = next(name for name, module in model.named_modules() if module is layer)
+    owned = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
+    calls: list[tuple[Tensor, Tensor]] = []
+    dropped: list[int] = []
+
+    def note(_: nn.Module, fed: tuple[Tensor, ...], made: Tensor) -> Tensor:
+        calls.append((fed[0].detach(), made))
+        return made.clone()  # which may be changed in place
+
+    handles = [layer.register_forward_hook(note)]
+    for module in model.modules():
+        if isinstance(module, _DropoutNd) and module.p > 0:
+            handles.append(module.register_forward_pre_hook(lambda *_: dropped.append(len(calls))))
+    try:
+        with twice_differentiable():
+            outputs = functional_call(model, owned, (records,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(calls) != 1 or 0 in dropped:
+        return False
+    fed, made = calls[0]
+    weight, bias = owned[f"{name}.weight"], owned.get(f"{name}.bias")
+    held = [weight] if bias is None else [weight, bias]
+    mixed = (
+        outputs * torch.linspace(1, 2, outputs.numel()).to(outputs).reshape(outputs.shape)
+    ).sum()
+    slopes = torch.autograd.grad(mixed, [made, *held])
+    if isinstance(layer, nn.Conv2d):
+        plain = nn.Conv2d._conv_forward(layer, fed, weight, bias)
+    else:
+        plain = functional.linear(fed, weight, bias)
+    expected = torch.autograd.grad(plain, held, slopes[0])
+    return all(
+        bool((one - other).norm() <= _SAME * other.norm())
+        for one, other in zip(slopes[1:], expected, strict=True)
+    )
+
+
+def fed_to(
+    model: nn.Module, values: Mapping[str, Tensor], probe: Tensor, layers: Sequence[nn.Module]
+) -> list[Tensor]:
+    """What layers are called with, call by call, where a network gets a probe."""
+    fed: list[Tensor] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        fed.append(inputs[0])
+
+    handles = [layer.register_forward_pre_hook(note) for layer in layers]
+    try:
+        with torch.no_grad():
+            functional_call(model, dict(values), (probe,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return fed
 
 
 def trial_records(low: Tensor, high: Tensor) -> Tensor:
