@@ -252,6 +252,7 @@ def is_plain(
     Their gradient at some records is that of such a layer then. A layer behind dropout is none.
     """
     name = next(name for name, module in model.named_modules() if module is layer)
+    within = f"{name}." if name else ""
     owned = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
     calls: list[tuple[Tensor, Tensor]] = []
     dropped: list[int] = []
@@ -273,7 +274,7 @@ def is_plain(
     if len(calls) != 1 or 0 in dropped:
         return False
     fed, made = calls[0]
-    weight, bias = owned[f"{name}.weight"], owned.get(f"{name}.bias")
+    weight, bias = owned[f"{within}weight"], owned.get(f"{within}bias")
     held = [weight] if bias is None else [weight, bias]
     mixed = (
         outputs * torch.linspace(1, 2, outputs.numel()).to(outputs).reshape(outputs.shape)
