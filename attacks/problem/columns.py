@@ -254,8 +254,7 @@ def is_plain(
     name = next(name for name, module in model.named_modules() if module is layer)
     within = f"{name}." if name else ""
     owned = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
-    calls: list[tuple[Tensor, Tensor]] = []
-    dropped: list[int] = []
+    calls, dropped = list[tuple[Tensor, Tensor]](), list[int]()
 
     def note(_: nn.Module, fed: tuple[Tensor, ...], made: Tensor) -> Tensor:
         calls.append((fed[0].detach(), made))
