@@ -6,7 +6,8 @@ is what the first linear layer is fed, where every column moves numbers of its o
 that layer is a network of h alone, so h is rebuilt as any record is; then a number is read off its
 share of h, and a category is the nearest code. Without noise a category whose row of the table has
 no gradient is none of the batch. Where nothing is looked up, h is base + factor * x number by
-number (`Scaled`).
+number (`Scaled`), before a convolution, too. Whether a network does only that is asked by trial
+records, and whether its first layer is a linear map by that layer's own gradient (`is_plain`).
 
 Shape letters: B records, F columns, H inputs of the first linear layer, D parameters.
 """

@@ -14,6 +14,7 @@ Shape letters: B records, L positions, S tokens that are possible.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator
@@ -315,11 +316,12 @@ def _same_windows(own: list[int]) -> Iterator[list[int]]:
             around = own[:-width]
             yield from (((around * 3)[at:])[: len(own)] for at in range(1, len(around)))
         grams = [tuple(own[at : at + width]) for at in range(len(own) - width + 1)]
-        for p, r in itertools.combinations(range(len(grams)), 2):
-            if grams[p] != grams[r]:
-                continue
-            for q, s in itertools.product(range(p + 1, r + 1), range(r, len(grams))):
-                if q < s and grams[q] == grams[s]:
+        at: dict[tuple[int, ...], list[int]] = {}
+        for p, gram in enumerate(grams):
+            at.setdefault(gram, []).append(p)
+        for p, r in (pair for same in at.values() for pair in itertools.combinations(same, 2)):
+            for q in range(p + 1, r + 1):
+                for s in at[grams[q]][bisect.bisect_left(at[grams[q]], max(r, q + 1)) :]:
                     yield own[:p] + own[r:s] + own[q:r] + own[p:q] + own[s:]
 
 
