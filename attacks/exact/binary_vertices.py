@@ -105,10 +105,7 @@ def signs_of_input(
 def is_fed_raw(
     model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
 ) -> bool:
-    """Whether the layer is plain, and its input is the flattened record.
-
-    Alone and in a batch, in evaluation mode and in training mode, in which gradients are taken.
-    """
+    """Whether the layer is plain and fed the flattened record: alone or not, in either mode."""
     count, values = math.prod(input_shape), unflatten(model, flat)
     if layer.in_features != count:
         return False
