@@ -45,7 +45,16 @@ from ..problem.labels import (
 )
 from ..problem.objective import Preset, preset_of
 from ..problem.observation import HOST, Observation, computed_once
-from ..problem.problem import Found, Imprint, OtherLoss, Problem, build_box, home_of, with_buffers
+from ..problem.problem import (
+    Found,
+    Imprint,
+    OtherLoss,
+    Problem,
+    build_box,
+    check_repeatable,
+    home_of,
+    with_buffers,
+)
 from ..tokens.layers import token_table
 from .checkpoint import Checkpoint, name_of
 from .fallback import (
@@ -275,6 +284,9 @@ def reconstruct(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
         )
+    low, high = (bound.to(HOST) for bound in bounds)
+    drawn = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
+    check_repeatable(model, low + (high - low) * drawn)
     # The problem on the device; a checkpoint knows it by name.
     where = observation.gradient.device if device is None else device
     observation = observation.to(device=HOST)

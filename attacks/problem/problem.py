@@ -313,6 +313,42 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(p): nn.Parameter(p.new_zeros(p.shape)) for p in left})
 
 
+def check_repeatable(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse a network that answers otherwise at the next call, or that learns from being called.
+
+    Args:
+        inputs: (B, ...) some that it takes.
+
+    Raises:
+        ValueError: Outputs of two calls differ, as with dropout in training mode, or running
+            statistics of a batch normalisation are gathered.
+
+    >>> check_repeatable(nn.Dropout(0.5).eval(), torch.ones(2, 3))
+    """
+    twin = copied(model)
+    gathers = [
+        name
+        for name, layer in twin.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase)
+        and layer.training
+        and layer.track_running_stats
+    ]
+    if gathers:
+        raise InputError(
+            f"layer {gathers[0]!r} gathers running statistics, in training mode; call model.eval()"
+        )
+    held = next((p for p in twin.parameters() if p.is_floating_point()), inputs)
+    fed = inputs.to(held) if inputs.is_floating_point() else inputs.to(held.device)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        one, two = twin(fed), twin(fed)
+    if not torch.allclose(one, two, rtol=1e-3, atol=1e-6, equal_nan=True):
+        raise InputError(
+            "the model answers otherwise when it is called again, as dropout in training mode "
+            "does, so that no candidate can be compared with the gradient; call model.eval(), and give "
+            "random parts of the network fixed values"
+        )
+
+
 def home_of(device: torch.device) -> torch.device:
     """Where that is computed which needs float64: the device, or the CPU if it has none.
 

@@ -37,6 +37,13 @@ _PROBED = 4096  # tokens of which it is tried whether they count for nothing
 _PLACES = 3  # at either end of a record, at which tokens are changed
 _LINEAR = 1e-6  # of derivatives, what rounding in float64 leaves of sums
 _NEAR = 2048  # logits of such tokens that are computed at most, or one a place and kind
+_PARTS = 4096  # texts with a part elsewhere whose logits are computed at most
+_FILLS = 4  # tokens that fill a text from which a part is taken
+_AGAIN = 3  # of texts with a part elsewhere that are moved again
+_PRODUCTS = 5 * 10**9  # of a weight and a number, for these logits
+_OVERLAP = 3  # tokens with which one part ends and the next one begins
+_FEW = 20  # of these that are tried
+_SAME = 1e-9  # of logits, what rounding in float64 leaves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +84,7 @@ class TokenReconstruction:
         false_alarm: probability that any token of `found` is not in the batch; 0 without noise.
         power: share of the tokens of random batches that would be found under this noise.
         notes: what could not be decided, and why.
+        windows: runs of tokens that stand side by side in a record, where no order is known.
     """
 
     tokens: Tensor
@@ -89,6 +97,7 @@ class TokenReconstruction:
     false_alarm: float
     power: float
     notes: tuple[str, ...]
+    windows: tuple[tuple[int, ...], ...] = ()
 
     @property
     def supported(self) -> tuple[bool, ...]:
@@ -116,6 +125,7 @@ def certified(
         ("order", _transposed(batch.tokens, generator), _TESTED),
         ("order", _rearranged(batch.tokens, turned=False), _TESTED),
         ("tokens", _rearranged(batch.tokens, turned=True), _TESTED),
+        *(_moved(explainer, batch.tokens, table, generator) if held.ordered else ()),
         ("tokens", _refilled(explainer, batch.tokens, table), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
@@ -323,6 +333,80 @@ def _same_windows(own: list[int]) -> Iterator[list[int]]:
             for q in range(p + 1, r + 1):
                 for s in at[grams[q]][bisect.bisect_left(at[grams[q]], max(r, q + 1)) :]:
                     yield own[:p] + own[r:s] + own[q:r] + own[p:q] + own[s:]
+
+
+def _moved(
+    explainer: Explainer, tokens: Tensor, table: Table, generator: torch.Generator
+) -> tuple[tuple[str, list[Tensor], int], ...]:
+    """Batches with a part of one record elsewhere, or taken out, where its logits stay the same.
+
+    Behind a maximum over places a model sees no more of a text than the windows that win. Those of
+    the same tokens are another order; those that are filled with others are other tokens.
+    """
+    order: list[Tensor] = []
+    other: list[Tensor] = []
+    if explainer.follows:
+        return ()
+    words, point = torch.arange(table.vocabulary), explainer.observation.points[0, 0]
+    weights = max(1, len(point) - table.vocabulary * table.width)
+    most = min(_PARTS, _PRODUCTS // (weights * tokens.shape[1])) // len(tokens)
+    for record, own in enumerate(tokens):
+        some = torch.randperm(table.vocabulary, generator=generator)[:_FILLS]
+        fills = torch.cat([words[own.unique()][:_FILLS], words[some]]).unique().tolist()
+        logits, same = explainer.logits(own[None]), [own.tolist()]
+        for text in same:  # which grows: what stays the same may be moved again
+            texts = _parts(text, fills, most=most, generator=generator)
+            off = explainer.logits(torch.tensor(texts)) - logits
+            alike = (off.norm(dim=1) <= _SAME * logits.norm()).nonzero()[:, 0].tolist()
+            unlike = {tuple(texts[at]): texts[at] for at in alike}
+            same += [one for one in unlike.values() if one not in same]
+            others = [one for one in same if sorted(one) != sorted(same[0])]
+            if others or len(same) == 1 or same.index(text) >= _AGAIN:
+                break
+        for text in same[1:]:
+            found = other if text in others else order
+            found.append(tokens.clone())
+            found[-1][record] = torch.tensor(text)
+    return ("order", order, _FEW), ("tokens", other, _FEW)
+
+
+def _parts(
+    own: list[int], fills: list[int], *, most: int, generator: torch.Generator
+) -> list[list[int]]:
+    """Texts with two neighbouring parts exchanged, or one taken out, and others in its place.
+
+    Where parts meet that end and begin with the same tokens these are there once: windows of both
+    stay, and there is room for others. A part that ends as it begins is a circle.
+    """
+    size, found = len(own), []
+    cuts = list(itertools.combinations(range(size + 1), 3))
+    # What there is once, and what is put where parts meet, or at an end.
+    less: list[tuple[list[list[int]], int]] = []
+    for index in torch.randperm(len(cuts), generator=generator)[: most // 4].tolist():
+        first, at, last = cuts[index]
+        parts = [own[:first], own[at:last], own[first:at], own[last:]]
+        found.append(list(itertools.chain(*parts)))
+        for one, two in itertools.pairwise(range(len(parts))):
+            for width in range(1, 1 + min(_OVERLAP, len(parts[one]), len(parts[two]))):
+                if parts[one][-width:] == parts[two][:width]:
+                    merged = [*parts[:one], parts[one] + parts[two][width:], *parts[two + 1 :]]
+                    less.append((merged, width))
+    for first, last in itertools.combinations(range(size + 1), 2):
+        if first == 0 or last == size or own[first] == own[last]:
+            less.append(([own[:first], own[last:]], last - first))
+        if last < size and own[first] == own[last]:
+            around = own[first:last] * 2
+            turned = (around[at : at + last - first + 1] for at in range(1, last - first))
+            found += [own[:first] + part + own[last + 1 :] for part in turned]
+    for index in torch.randperm(len(less), generator=generator)[:most].tolist():
+        parts, missing = less[index]
+        text, meet = [*itertools.chain(*parts)], {*itertools.accumulate(map(len, parts)), 0}
+        for place in range(len(text) + 1):
+            # A token that is there twice keeps both of its windows; others stand where parts meet.
+            for fill in {*text[max(place - 1, 0) : place], *(fills if place in meet else ())}:
+                found.append(text[:place] + [fill] * missing + text[place:])
+    some = torch.randperm(len(found), generator=generator)[:most].tolist()
+    return [own[at:] + own[:at] for at in range(1, size)] + [found[at] for at in some]
 
 
 def _refilled(explainer: Explainer, tokens: Tensor, table: Table) -> list[Tensor]:

@@ -28,12 +28,14 @@ from ...privacy.errors import InputError
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
 from ..problem.observation import HOST, Observation, computed_once, rounding_of
+from ..problem.problem import check_repeatable
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of, sees_far
 from .certificate import PRIOR, TOKENS, Certificate, TokenReconstruction, certified
 from .explainer import ANY, SCALED, UNKNOWN, Batch, Explainer, ends, likely_labels
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined
+from .windows import texts_of, windows_of
 
 _EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
 _FILLED = (
@@ -114,6 +116,7 @@ def reconstruct_tokens(
             "reconstruct for pictures and numbers"
         )
     _check(observation, table, labels=labels, public=public, length=length, classes=classes)
+    check_repeatable(model, torch.zeros(2, length, dtype=torch.int64))
     seen = observation.to(device=HOST, dtype=torch.float64)
     with full_precision():
         network = network_of(model, seen.points[0, 0], table=table, length=length)
@@ -270,7 +273,13 @@ def _exact(
         explainer.likely = likely_labels(rows, tokens, records=seen.records)
     allowed = min(max(_EXPLAINED, _ROUNDED * rounding), 0.1)
     tests = tests_of(network, layers, gradients, records=seen.records, rounding=rounding)
-    batch = _assembled(
+    windows = windows_of(
+        network, gradients, candidates.tokens, records=seen.records, classes=classes,
+        rounding=rounding,
+    )  # fmt: skip
+    texts = texts_of(windows, records=seen.records, length=length)
+    windows = tuple(window for window in windows if len(window) > 1)
+    batch = _explaining(explainer, texts, allowed=allowed) or _assembled(
         network, tests, candidates, explainer, generator=generator, allowed=allowed, deep=deep,
         progress=progress,
     )  # fmt: skip
@@ -280,7 +289,7 @@ def _exact(
         why = _why_undecided(seen, candidates, network=network)
         if len(known) + (table.padding is not None) >= table.vocabulary:
             known, why = (), _FILLED
-        return _undecided(seen, known, length=length, why=why)
+        return _undecided(seen, known, length=length, why=why, windows=windows)
     # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
     certificate = certified(explainer, batch, held=candidates, table=table, generator=generator)
@@ -291,7 +300,7 @@ def _exact(
     still = at is not None and not bool(at.any()) and not bool(candidates.shown.any())
     unheld = not table.tied and not set(known) <= set(batch.tokens.flatten().tolist())
     if still or unheld or not certificate.tokens:
-        return _undecided(seen, known, length=length, why=_UNSEEN)
+        return _undecided(seen, known, length=length, why=_UNSEEN, windows=windows)
     decided, notes = _said(certificate)
     ended = bool((batch.tokens < 0).any())
     # Of ended texts another one may send nothing, so that one of these counts for it.
@@ -313,8 +322,22 @@ def _exact(
         false_alarm=0.0,
         power=1.0,
         notes=notes,
+        windows=() if decided == "sequences" else windows,
     )
     return _with_last(found, length=length) if ended else found
+
+
+def _explaining(
+    explainer: Explainer, batches: Sequence[Sequence[Tensor]], *, allowed: float
+) -> Batch | None:
+    """The first of some batches that makes the gradient, under the declared loss or another one."""
+    for rows in batches:
+        batch = explainer.labelled(rows)
+        if batch is not None and batch.residual <= allowed:
+            return batch
+        if (other := explainer.explained(rows, allowed=allowed)) is not None:
+            return other
+    return None
 
 
 def _assembled(
@@ -401,9 +424,14 @@ def _why_undecided(seen: Observation, held: Candidates, *, network: Network) -> 
 
 
 def _undecided(
-    seen: Observation, known: tuple[int, ...], *, length: int, why: str
+    seen: Observation,
+    known: tuple[int, ...],
+    *,
+    length: int,
+    why: str,
+    windows: tuple[tuple[int, ...], ...] = (),
 ) -> TokenReconstruction:
-    """The set alone, where a gradient shows it."""
+    """The set alone, where a gradient shows it, and what stands side by side."""
     return TokenReconstruction(
         tokens=torch.full((seen.records, length), UNKNOWN),
         labels=torch.full((seen.records,), UNKNOWN),
@@ -415,4 +443,5 @@ def _undecided(
         false_alarm=0.0,
         power=1.0 if known else 0.0,
         notes=(why,),
+        windows=windows if known else (),
     )

@@ -62,6 +62,9 @@ class TokensFound(Described):
     """Tokens that are in the batch; under noise those that stand out."""
     words: list[list[str]] | None
     present_words: list[str] | None
+    windows: list[list[int]]
+    """Runs of tokens that stand side by side in a record, where no order of it is known."""
+    window_words: list[list[str]] | None
     runner_up: NotNegative | None
     """Least relative residual of another batch that was tried and is told apart."""
     tried: Count

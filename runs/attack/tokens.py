@@ -139,6 +139,8 @@ def describe_tokens(
         present=list(found.found),
         words=None if words is None else [_words(row, words) for row in found.tokens.tolist()],
         present_words=None if words is None else _words(found.found, words),
+        windows=[list(window) for window in found.windows],
+        window_words=None if words is None else [_words(one, words) for one in found.windows],
         runner_up=None if certificate is None else certificate.runner_up,
         tried=0 if certificate is None else certificate.tested,
         scores=None if truth is None else _scored(found, truth, public),

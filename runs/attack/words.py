@@ -20,6 +20,7 @@ from .model import FROM_MODEL, SLACK, Posed, statistics
 _EXPLAINED = 0.01
 """Relative residual without noise below which a candidate explains the gradient."""
 
+_WINDOWS = 12  # runs of tokens that are printed
 _FAILED = 0.5
 """Relative residual without noise above which it explains next to nothing of it."""
 
@@ -116,6 +117,8 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
         "batch": "how often the batch holds every token",
         "set": "which tokens the batch holds",
     }[tokens.decided]
+    if tokens.windows:
+        what += f" and {_counted(len(tokens.windows), 'run')} of them side by side"
     if tokens.decided == "set" and not found.relative_residual <= _FAILED:
         what += ", if its rows are those of the model, as no batch that was tried makes it,"
     left = found.records - found.records // _copies(found, tokens)
@@ -150,6 +153,11 @@ def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
     of = tokens.present_words or [str(token) for token in tokens.present]
     if tokens.decided in ("set", "nothing"):
         lines.append(f"{_counted(len(of), 'token')} of the batch: {' '.join(of) or 'none'}")
+    windows = tokens.window_words or [[str(token) for token in run] for run in tokens.windows]
+    if windows:
+        more = f" and {len(windows) - _WINDOWS:,} more" if len(windows) > _WINDOWS else ""
+        some = ", ".join(" ".join(run) for run in windows[:_WINDOWS])
+        lines.append(f"side by side in a record: {some}{more}")
     return lines
 
 

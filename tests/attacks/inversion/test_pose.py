@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +11,14 @@ from overhear.attacks.inversion.inversion import reconstruct
 from overhear.attacks.problem.labels import recover_labels
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, observe, sent_gradients
-from overhear.attacks.problem.problem import Found, Problem, asked_weight, build_box, gradients_of
+from overhear.attacks.problem.problem import (
+    Found,
+    Problem,
+    asked_weight,
+    build_box,
+    check_repeatable,
+    gradients_of,
+)
 from overhear.training.models.parameters import flatten
 
 CLASSES, PIXELS = 10, 16
@@ -137,3 +145,28 @@ def test_networks_that_normalise_no_places_noise_and_other_presets_keep_their_se
     assert steadied(seen) is seen
     dlg = replace(problem, preset=PRESETS["dlg"])
     assert steadied(dlg) is dlg
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [(nn.Dropout(0.5), "otherwise when it is called"), (nn.BatchNorm1d(8), "running statistics")],
+)
+def test_a_network_that_answers_otherwise_at_every_call_is_refused(layer, words):
+    model = nn.Sequential(nn.Linear(12, 8), layer, nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match=words):
+        check_repeatable(model.train(), torch.rand(2, 12))
+    check_repeatable(model.eval(), torch.rand(2, 12))
+
+
+def test_a_search_refuses_such_a_network_before_it_begins():
+    model = nn.Sequential(nn.Linear(12, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)).eval()
+    seen = observe(
+        model, flatten(model), inputs=torch.rand(1, 12), targets=torch.tensor([1]), clip_norm=None,
+        noise_std=0.0, generator=torch.Generator(),
+    )  # fmt: skip
+    zero, one = torch.tensor(0.0), torch.tensor(1.0)
+    with pytest.raises(ValueError, match="call model.eval"):
+        reconstruct(
+            seen, model.train(), preset="matched", input_shape=(12,), classes=3,
+            bounds=(zero, one), generator=torch.Generator(),
+        )  # fmt: skip

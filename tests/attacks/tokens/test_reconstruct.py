@@ -405,6 +405,7 @@ def test_a_token_from_outside_of_those_that_are_shown_is_tried_at_every_place(mo
     seeds = (65, 232)
     assert _false(seeds) == ([], 0)
     monkeypatch.setattr(certificate, "_replaced", _of_the_batch)
+    monkeypatch.setattr(certificate, "_moved", lambda *_: ())  # which tries some, too
     assert _false(seeds) == (list(seeds), 2)
 
 
@@ -630,6 +631,9 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
     for observed, how, words in cases:
         with pytest.raises(ValueError, match=re.escape(words)):
             _found(observed, model, 8, **how)
+    model.layers[0].dropout.p = 0.1
+    with pytest.raises(ValueError, match="call model.eval"):
+        _found(seen, model.train(), 8)
 
 
 def test_a_search_for_numbers_and_one_for_tokens_name_each_other():

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
+from overhear.attacks.tokens import reconstruct
 from overhear.runs.attack.gradients_schema import GradientAttack
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.request import GradientRequest
@@ -48,6 +49,18 @@ def two(input_shape, classes):
             return self.head(self.one(x[:, :3]).mean(1) + self.other(x[:, 3:]).mean(1))
 
     return Two()
+
+class Filters(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.filters = nn.Embedding(40, 24), nn.Conv1d(24, 4, 3)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.filters(self.words(x).transpose(1, 2)).amax(dim=2))
+
+def filters(input_shape, classes):
+    return Filters()
 """
 TRUTH = torch.tensor([[7, 3, 30, 3, 11, 0], [5, 3, 12, 39, 20, 7]])
 
@@ -107,6 +120,20 @@ def test_two_records_are_whole_and_scored_beside_the_blind_guess():
     assert lines[0].startswith("2 records of 6 tokens from 1 intercept")
     assert "record 0: label 0, tokens: word5 word3 word12 word39 word20 word7" in lines
     assert "every token at its place can be had from the gradient by algebra" in found.conclusion
+
+
+def test_runs_of_tokens_are_printed_where_no_order_is_known(monkeypatch):
+    monkeypatch.setattr(reconstruct, "refined", lambda *_, **__: None)  # the search by tries
+    write("few.st", built("filters"))
+    found = attack("few.st", model="my_text:filters", vocabulary=Path("words.txt"))
+    assert found.tokens is not None
+    assert found.tokens.decided == "set"
+    text = [" ".join(f"word{token}" for token in row) for row in TRUTH.tolist()]
+    [line] = [line for line in summary_lines(found, Path()) if line.startswith("side by side")]
+    runs = line.partition(": ")[2].split(", ")
+    assert len(runs) >= 3
+    assert all(run.count(" ") and any(run in row for row in text) for run in runs)
+    assert f"and {len(runs)} runs of them side by side" in found.conclusion
 
 
 @pytest.mark.parametrize("records", [1, 2])

@@ -1,0 +1,376 @@
+"""Windows of tokens that filters read, and texts put together where these overlap.
+
+A filter of a convolution over embedded tokens has the gradient sum_w a_w [e(t_1), ..., e(t_k)] over
+the windows w that it hands on; behind a maximum over places that is one window of each record.
+Where the tokens' embeddings are independent, each part of it is solved for the weights of the
+tokens that stand there, and what stands under one weight a_w is one window. Weights in a ratio of
+small whole numbers, as under a mean over places that counts windows, name none.
+
+Shape letters: B records, L positions, S tokens, O filters, k places of a window, m numbers of one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ..problem.observation import twice_differentiable
+from .layers import Network, token_loss
+
+_SAME = 1e-9  # relative difference of numbers of float64 that are one
+_FITS = 30.0  # times rounding: what the tokens' rows leave of a filter's gradient
+_WEAK = 1e-3  # of the largest weight of a filter: what is read as one
+_EQUAL = 1e-5  # of the largest weight of a filter: weights of one window differ by less
+_APART = 4e-5  # of the same: weights of two windows differ by more
+_COUNTS = 16  # of windows that may be added up
+_RATIO = 1e-4  # relative, of two weights to that of two counts
+_RANK = 1e-4  # of the largest singular value: rows of tokens that are independent
+_PROBES = 4  # batches on which it is tried whether windows are read right
+_PIECES = 300  # that are put together at most
+_TRIES = 100  # ways to do so
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class _Filters:
+    """One convolution over embedded tokens.
+
+    Attributes:
+        parameter: name of its weight.
+        axis: of the weight, along which it slides.
+    """
+
+    parameter: str
+    axis: int
+
+    def gradient(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """(O, k, m) gradient of the weight."""
+        return gradients[self.parameter].movedim(self.axis, 1).flatten(2)
+
+
+class _Convolutions(TorchFunctionMode):
+    """Notes the weight, the inputs and the options of every convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Tensor, Tensor, int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if func in (functional.conv1d, functional.conv2d, torch.conv1d, torch.conv2d):
+            names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+            given = {**dict(zip(names, args, strict=False)), **named}
+            self.found.append((given["weight"], given["input"].detach(), given.get("groups", 1)))
+        return func(*args, **named)
+
+
+def _convolutions(network: Network, tokens: Tensor) -> list[tuple[Tensor, Tensor, int]]:
+    watch = _Convolutions()
+    with torch.no_grad(), twice_differentiable(), watch:
+        functional_call(network.model, dict(network.values), (tokens,))
+    return watch.found
+
+
+def _filters(network: Network, tokens: Tensor) -> list[tuple[_Filters, Tensor]]:
+    """Convolutions that are fed each token's row at its place, and the rows (S, m) of tokens (S,).
+
+    The row of a token is the same at every place, and no place but its own changes with it.
+    """
+    names = {value.data_ptr(): name for name, value in network.values.items()}
+    length = network.length
+    other = tokens[:1].repeat(1 + length, length)
+    other[1:].diagonal().copy_(tokens[-1:].expand(length))
+    calls, each = (_convolutions(network, t) for t in (other, tokens[:, None].repeat(1, length)))
+    counts = Counter(weight.data_ptr() for weight, _, _ in calls)
+    found = []
+    for (weight, fed, groups), (_, rows, _) in zip(calls, each, strict=True):
+        name = names.get(weight.data_ptr())
+        once = counts[weight.data_ptr()] == 1 and groups == 1
+        if name is None or not once or network.values[name].shape != weight.shape:
+            continue
+        if len(fed) != len(other) or len(rows) != len(tokens):
+            continue
+        moved = (fed[1:] - fed[:1]).abs() > _SAME * fed.abs().max()
+        for axis in range(2, weight.ndim):
+            at = moved.movedim(axis, 1).flatten(2).any(dim=2)  # (L, places)
+            whole = all(
+                weight.shape[of] == fed.shape[of] for of in range(2, weight.ndim) if of != axis
+            )
+            places = at.double().argmax(dim=1)
+            if not whole or bool((at.sum(dim=1) != 1).any()) or len(places.unique()) < length:
+                continue
+            by_place = rows.movedim(axis, 1).flatten(2)[:, places]  # (S, L, m)
+            if torch.allclose(by_place, by_place[:, :1].expand_as(by_place), rtol=1e-9):
+                found.append((_Filters(parameter=name, axis=axis), by_place[:, 0]))
+    return found
+
+
+def windows_of(
+    network: Network,
+    gradients: Mapping[str, Tensor],
+    tokens: Tensor,
+    *,
+    records: int,
+    classes: int,
+    rounding: float,
+) -> tuple[tuple[int, ...], ...]:
+    """Runs of tokens that stand side by side in a record, as filters read them.
+
+    Args:
+        network: the model.
+        gradients: by parameter, without noise.
+        tokens: (S,) those that the batch may hold.
+        records: number B of records.
+        classes: number of logits.
+        rounding: of a number of the gradient, relative.
+
+    Returns:
+        Different ones, none of which is a part of another; none where a batch whose records are
+        known shows windows that it does not hold.
+    """
+    if network.follows or len(tokens) < 2:
+        return ()
+    layers = _filters(network, tokens)
+    found = [
+        window
+        for layer, rows in layers
+        for window in _read(layer.gradient(gradients), rows, tokens, rounding=rounding)
+    ]
+    how: dict[str, int] = {"records": records, "classes": classes}
+    if not found or _adds_up(network, classes=classes):
+        return ()
+    if not _reads_right(network, layers, tokens, **how):
+        return ()
+    return _longest(found)
+
+
+def _reads_right(
+    network: Network,
+    layers: Sequence[tuple[_Filters, Tensor]],
+    tokens: Tensor,
+    *,
+    records: int,
+    classes: int,
+) -> bool:
+    """Whether of batches of known records no window is read that they do not hold."""
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(_PROBES):
+        few = torch.randperm(len(tokens), generator=draw)[: max(2, len(tokens) // 2)]
+        at = few[torch.randint(len(few), (records, network.length), generator=draw)]
+        batch = tokens[at]
+        sent = _sent(network, batch, torch.randint(classes, (records,), generator=draw))
+        held = {window for row in batch.tolist() for window in _inside(row)}
+        for layer, rows in layers:
+            read = _read(layer.gradient(sent), rows, tokens, rounding=1e-12, counts=True)
+            if not set(read) <= held:
+                return False
+    return True
+
+
+def _adds_up(network: Network, *, classes: int) -> bool:
+    """Whether filters hand on several windows of a record with one weight, as a mean does."""
+    words = [v for v in range(network.table.vocabulary) if v != network.table.padding]
+    for seed in range(_PROBES):
+        draw = torch.Generator().manual_seed(seed)
+        row = torch.tensor(words)[torch.randperm(len(words), generator=draw)[: network.length]]
+        if len(row) < network.length:
+            row = row.repeat(1 + network.length // len(row))[: network.length]
+        sent = _sent(network, row[None], torch.randint(classes, (1,), generator=draw))
+        tokens = row.unique()
+        for layer, rows in _filters(network, tokens):
+            weights = _weights(layer.gradient(sent), rows, rounding=1e-12)
+            most = weights.abs().amax(dim=(1, 2), keepdim=True)
+            ordered = weights.sort(dim=2).values
+            same = ordered.diff(dim=2).abs() <= _APART * most
+            if bool((same & (ordered[..., 1:].abs() > _WEAK * most)).any()):
+                return True
+    return False
+
+
+def _sent(network: Network, batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The gradient of a batch (B, L) under labels (B,), by parameter."""
+    owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
+    with twice_differentiable():
+        loss = token_loss(functional_call(network.model, owned, (batch,)), batch, labels)
+    slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(owned[name]) if slope is None else slope
+        for name, slope in zip(owned, slopes, strict=True)
+    }
+
+
+def _inside(row: Sequence[int]) -> set[tuple[int, ...]]:
+    """All runs of a record."""
+    size = len(row)
+    return {tuple(row[i:j]) for i in range(size) for j in range(i + 1, size + 1)}
+
+
+def _read(
+    gradient: Tensor, rows: Tensor, tokens: Tensor, *, rounding: float, counts: bool = False
+) -> list[tuple[int, ...]]:
+    """Windows in the gradient (O, k, m) of filters over tokens (S,) with rows (S, m).
+
+    Those whose weights may be counts of one and the same are read if `counts`.
+    """
+    names = tokens.tolist()
+    weights = _weights(gradient, rows, rounding=rounding)
+    return [run for own in weights for run in _by_weight(own, names, counts=counts)]
+
+
+def _weights(gradient: Tensor, rows: Tensor, *, rounding: float) -> Tensor:
+    """(O', k, S) weights of the tokens of rows (S, m) of which filters' gradients are sums."""
+    sizes, width = gradient.flatten(1).norm(dim=1), rows.norm(dim=1)
+    seen, parts = (width > 0).nonzero()[:, 0], gradient[sizes > 0]
+    found = gradient.new_zeros(len(parts), parts.shape[1], len(rows))
+    if not len(parts) or not len(seen):
+        return found[:0]
+    parts, rows, width = parts / sizes[sizes > 0, None, None], rows[seen], width[seen]
+    strength = torch.linalg.svdvals(rows)
+    if len(rows) <= rows.shape[1] and bool(strength[-1] > _RANK * strength[0]):
+        spread = float(strength[0] / strength[-1])
+        weights = parts @ torch.linalg.pinv(rows)
+    else:  # one token a place: the nearest in direction
+        spread, along = 1.0, parts @ (rows / width[:, None]).T
+        nearest = along.abs().argmax(dim=2, keepdim=True)
+        weights = torch.zeros_like(along).scatter(2, nearest, along.gather(2, nearest)) / width
+    left = (parts - weights @ rows).flatten(1).norm(dim=1)
+    found[..., seen] = weights
+    return found[left <= max(_FITS * rounding * spread, _SAME)]
+
+
+def _by_weight(weights: Tensor, names: Sequence[int], *, counts: bool) -> list[tuple[int, ...]]:
+    """Windows of one filter: the tokens that stand at its places (k, S) under one weight."""
+    most = float(weights.abs().max())
+    places = [
+        [(names[at], float(own[at])) for at in (own.abs() > _WEAK * most).nonzero()[:, 0].tolist()]
+        for own in weights
+    ]
+    every = [weight for _, weight in max(places, key=len)]
+    for at, one in enumerate(every):
+        for two in every[:at]:
+            if abs(one - two) <= _APART * most or (not counts and _counted(one, two)):
+                return []
+    windows = {weight: [-1] * len(places) for weight in every}
+    for place, held in enumerate(places):
+        left, open_ = list(held), list(every)
+        for weight in every:
+            same = [entry for entry in held if abs(entry[1] - weight) <= _EQUAL * most]
+            if len(same) == 1:
+                windows[weight][place] = same[0][0]
+                left.remove(same[0])
+                open_.remove(weight)
+        # A token that stands there in several windows has the sum of their weights.
+        if len(left) == 1 and len(open_) > 1 and abs(left[0][1] - sum(open_)) <= _EQUAL * most:
+            for weight in open_:
+                windows[weight][place] = left[0][0]
+    return [run for window in windows.values() for run in _known(window)]
+
+
+def _counted(one: float, two: float) -> bool:
+    """Whether two weights may be counts of one and the same."""
+    near = float(Fraction(one / two).limit_denominator(_COUNTS))
+    return near > 0 and near <= _COUNTS and abs(near * two / one - 1) <= _RATIO
+
+
+def _known(window: Sequence[int]) -> list[tuple[int, ...]]:
+    """Runs of a window whose tokens are known."""
+    runs: list[list[int]] = [[]]
+    for token in window:
+        if token >= 0:
+            runs[-1].append(token)
+        elif runs[-1]:
+            runs.append([])
+    return [tuple(run) for run in runs if run]
+
+
+def _longest(windows: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """Those that are no part of another one."""
+    every = sorted(set(windows), key=lambda window: (-len(window), window))
+    held: set[tuple[int, ...]] = set()
+    found = []
+    for window in every:
+        if window not in held:
+            found.append(window)
+            held |= _inside(window)
+    return tuple(found)
+
+
+def texts_of(
+    windows: Sequence[tuple[int, ...]], *, records: int, length: int
+) -> list[list[Tensor]]:
+    """Batches of whole records that hold all windows, each with as many tokens as these need.
+
+    Args:
+        windows: of `windows_of`.
+        records: number B of records.
+        length: number L of tokens of a record.
+
+    Returns:
+        Different ones, at most B records (L,) each; none where the windows leave places open.
+
+    >>> [[row.tolist() for row in text] for text in texts_of([(4, 7), (7, 9)], records=1, length=3)]
+    [[[4, 7, 9]]]
+    """
+    if not 0 < len(windows) <= _PIECES:
+        return []
+    draw, found = random.Random(0), []  # noqa: S311 - an order in which ways are tried
+    for _ in range(_TRIES):
+        pieces = _joined(list(windows), length=length, draw=draw)
+        rows = _filled(pieces, records=records, length=length, draw=draw)
+        if rows is not None and sorted(rows) not in found:
+            found.append(sorted(rows))
+    return [[torch.tensor(row) for row in rows] for rows in found]
+
+
+def _joined(
+    pieces: list[tuple[int, ...]], *, length: int, draw: random.Random
+) -> list[tuple[int, ...]]:
+    """Pieces put together where one ends with what another begins with, the longest such first."""
+    draw.shuffle(pieces)
+    for width in range(max(map(len, pieces)) - 1, 0, -1):
+        at = 0
+        while at < len(pieces):
+            piece = pieces[at]
+            fits = [
+                other
+                for of, other in enumerate(pieces)
+                if of != at
+                and piece[-width:] == other[:width]
+                and min(len(piece), len(other)) > width
+                and len(piece) + len(other) - width <= length
+            ]
+            if not fits:
+                at += 1
+                continue
+            other = draw.choice(fits)
+            made = piece + other[width:]
+            inside = _inside(made)
+            pieces = [made] + [p for p in pieces if p not in inside]
+            at = 0
+    return pieces
+
+
+def _filled(
+    pieces: Sequence[tuple[int, ...]], *, records: int, length: int, draw: random.Random
+) -> list[tuple[int, ...]] | None:
+    """Records of a length that pieces fill; None where they do not in the order that is drawn."""
+    rows: list[tuple[int, ...]] = []
+    for piece in sorted(pieces, key=lambda piece: (-len(piece), draw.random())):
+        fits = [row for row in rows if len(row) + len(piece) <= length]
+        if fits and len(piece) < length:
+            row = draw.choice(fits)
+            rows.remove(row)
+            rows.append(row + piece if draw.random() < 0.5 else piece + row)
+        else:
+            rows.append(piece)
+    whole = all(len(row) == length for row in rows)
+    return rows if whole and len(rows) <= records else None

@@ -1,0 +1,160 @@
+"""Texts behind convolutions: windows that filters hand on, and what stays the same beside them."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from overhear.attacks.tokens import certificate, windows
+from overhear.attacks.tokens import reconstruct as reconstruct_module
+from overhear.attacks.tokens.certificate import TokenReconstruction
+from overhear.attacks.tokens.reconstruct import reconstruct_tokens
+from tests.attacks.tokens.texts import sent
+
+POOLS = {
+    "greatest": lambda z: z.amax(dim=2),
+    "pooled": lambda z: functional.max_pool1d(z, z.shape[2])[:, :, 0],
+    "halves": lambda z: functional.adaptive_max_pool1d(z, 2).flatten(1),
+    "first": lambda z: z.topk(1, dim=2).values[:, :, 0],
+    "mean": lambda z: z.mean(dim=2),
+}
+
+
+class Filters(nn.Module):
+    """Filters of some widths over embedded tokens, a pool over places and one linear layer."""
+
+    def __init__(
+        self, widths: tuple[int, ...] = (2, 3), *, filters: int = 24, pool: str = "greatest",
+        vocabulary: int = 40, width: int = 32, classes: int = 4, pictures: bool = False,
+        padded: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.words, self.pool, self.pictures = nn.Embedding(vocabulary, width), pool, pictures
+        self.filters = nn.ModuleList(
+            nn.Conv2d(1, filters, (of, width)) if pictures
+            else nn.Conv1d(width, filters, of, padding=of // 2 if padded else 0)
+            for of in widths
+        )  # fmt: skip
+        self.head = nn.Linear(filters * len(widths) * (2 if pool == "halves" else 1), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z, found = self.words(x), []
+        for layer in self.filters:
+            read = layer(z[:, None])[..., 0] if self.pictures else layer(z.transpose(1, 2))
+            found.append(POOLS[self.pool](read.relu()))
+        return self.head(torch.cat(found, dim=1))
+
+
+def _bce(logits: Tensor, labels: Tensor) -> Tensor:
+    target = functional.one_hot(labels, logits.shape[1]).to(logits)
+    return functional.binary_cross_entropy_with_logits(logits, target)
+
+
+def _found(model: Filters, x: Tensor, loss=functional.cross_entropy) -> TokenReconstruction:
+    classes = model.head.out_features
+    y = torch.arange(len(x)) % classes
+    return reconstruct_tokens(
+        sent(model, x, y, loss=loss), model, length=x.shape[1], classes=classes,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+
+
+def _rows(tokens: Tensor) -> list[list[int]]:
+    return sorted(tokens.tolist())
+
+
+def _holds(x: Tensor, run: tuple[int, ...]) -> bool:
+    return any(tuple(w.tolist()) == run for row in x for w in row.unfold(0, len(run), 1))
+
+
+def drawn(seed: int) -> tuple[Filters, Tensor]:
+    """A random network and a batch of one to three texts, some of which repeat themselves."""
+    torch.manual_seed(seed)
+    size, records = int(torch.randint(4, 11, (1,))), int(torch.randint(1, 4, (1,)))
+    at = int(torch.randint(4, (1,)))
+    model = Filters(
+        [(2,), (3,), (1, 2), (2, 3, 4)][at], filters=[4, 8, 24, 64][int(torch.randint(4, (1,)))],
+        pool=list(POOLS)[int(torch.randint(5, (1,)))],
+        vocabulary=[8, 20, 200][int(torch.randint(3, (1,)))],
+        width=[8, 32][int(torch.randint(2, (1,)))], classes=[2, 3, 8][int(torch.randint(3, (1,)))],
+        pictures=bool(torch.randint(2, (1,))),
+    )  # fmt: skip
+    x = torch.randint(model.words.num_embeddings, (records if at % 2 else 1, size))
+    kind = int(torch.randint(4, (1,)))
+    if kind == 1:
+        x = x % 3
+    if kind == 2:
+        x[:, size // 2 :] = x[:, : size - size // 2].clone()
+    return model, x
+
+
+def _false(seeds: range | tuple[int, ...]) -> tuple[list[int], int, int]:
+    """Seeds of which more is claimed than is there, how many are decided, and windows that are."""
+    wrong, decided, runs = [], 0, 0
+    for seed in seeds:
+        model, x = drawn(seed)
+        found = _found(model, x, loss=_bce if seed % 3 == 0 else functional.cross_entropy)
+        true = set(found.found) <= set(x.flatten().tolist())
+        true &= all(_holds(x, run) for run in found.windows)
+        if found.decided == "sequences":
+            true &= _rows(found.tokens) == _rows(x)
+        elif found.decided == "multisets":
+            true &= _rows(found.tokens) == _rows(x.sort(dim=1).values)
+        decided += found.decided in ("sequences", "multisets")
+        runs += len(found.windows)
+        wrong += [] if true else [seed]
+    return wrong, decided, runs
+
+
+@pytest.mark.parametrize(
+    ("model", "records", "loss"),
+    [
+        ({}, 1, functional.cross_entropy),
+        ({"pool": "pooled", "pictures": True, "widths": (2, 3, 4)}, 2, functional.cross_entropy),
+        ({"pool": "halves", "padded": True, "filters": 48}, 2, _bce),
+        ({"vocabulary": 500, "width": 8, "filters": 48}, 1, functional.cross_entropy),
+        ({"pool": "first", "filters": 64}, 3, functional.cross_entropy),
+    ],
+)
+def test_texts_behind_filters_are_put_together_of_the_windows_that_these_hand_on(
+    model, records, loss
+):
+    torch.manual_seed(0)
+    net = Filters(**model)
+    x = torch.randint(net.words.num_embeddings, (records, 9))
+    found = _found(net, x, loss)
+    assert (found.decided, _rows(found.tokens)) == ("sequences", _rows(x))
+
+
+def test_where_filters_are_few_runs_of_tokens_are_known(monkeypatch):
+    monkeypatch.setattr(reconstruct_module, "refined", lambda *_, **__: None)
+    torch.manual_seed(0)
+    net, x = Filters((3,), filters=6), torch.randint(40, (1, 20))
+    found = _found(net, x)
+    assert found.decided == "set"
+    assert len(found.windows) >= 3
+    assert all(len(run) == 3 and _holds(x, run) for run in found.windows)
+
+
+def test_of_windows_that_a_mean_adds_up_none_is_read(monkeypatch):
+    seeds = (19, 45, 79)
+    assert _false(seeds)[0] == []
+    monkeypatch.setattr(windows, "_reads_right", lambda *_, **__: True)
+    monkeypatch.setattr(windows, "_adds_up", lambda *_, **__: False)
+    assert set(_false(seeds)[0]) & {45}
+
+
+def test_what_may_stand_elsewhere_in_a_text_is_moved_before_an_order_is_claimed(monkeypatch):
+    seeds = (15, 22, 65, 138)
+    assert _false(seeds)[0] == []
+    monkeypatch.setattr(certificate, "_moved", lambda *_: ())
+    assert _false(seeds)[0] == list(seeds)
+
+
+@pytest.mark.slow
+def test_nothing_is_claimed_of_a_text_behind_filters_that_is_not_there():
+    """80 networks of 4 to 64 filters, texts that repeat themselves, and pools of five kinds."""
+    wrong, decided, runs = _false(range(80))
+    assert wrong == []
+    assert decided >= 36
+    assert runs >= 100
