@@ -344,8 +344,8 @@ def check_repeatable(model: nn.Module, inputs: Tensor) -> None:
     if not torch.allclose(one, two, rtol=1e-3, atol=1e-6, equal_nan=True):
         raise InputError(
             "the model answers otherwise when it is called again, as dropout in training mode "
-            "does, so that no candidate can be compared with the gradient; call model.eval(), and give "
-            "random parts of the network fixed values"
+            "does, so that no candidate can be compared with the gradient; call model.eval(), and "
+            "give random parts of the network fixed values"
         )
 
 

@@ -165,7 +165,7 @@ def test_a_search_refuses_such_a_network_before_it_begins():
         noise_std=0.0, generator=torch.Generator(),
     )  # fmt: skip
     zero, one = torch.tensor(0.0), torch.tensor(1.0)
-    with pytest.raises(ValueError, match="call model.eval"):
+    with pytest.raises(ValueError, match="so that no candidate"):
         reconstruct(
             seen, model.train(), preset="matched", input_shape=(12,), classes=3,
             bounds=(zero, one), generator=torch.Generator(),
