@@ -284,9 +284,9 @@ def reconstruct(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
         )
-    low, high = (bound.to(HOST) for bound in bounds)
+    box = build_box(bounds, tuple(input_shape), dtype=torch.float32)
     drawn = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
-    check_repeatable(model, low + (high - low) * drawn)
+    check_repeatable(model, box.inputs(drawn))
     # The problem on the device; a checkpoint knows it by name.
     where = observation.gradient.device if device is None else device
     observation = observation.to(device=HOST)

@@ -350,6 +350,8 @@ def _moved(
     words, point = torch.arange(table.vocabulary), explainer.observation.points[0, 0]
     weights = max(1, len(point) - table.vocabulary * table.width)
     most = min(_PARTS, _PRODUCTS // (weights * tokens.shape[1])) // len(tokens)
+    if not most:  # of networks of a hundred million weights
+        return ()
     for record, own in enumerate(tokens):
         some = torch.randperm(table.vocabulary, generator=generator)[:_FILLS]
         fills = torch.cat([words[own.unique()][:_FILLS], words[some]]).unique().tolist()
@@ -406,7 +408,7 @@ def _parts(
             for fill in {*text[max(place - 1, 0) : place], *(fills if place in meet else ())}:
                 found.append(text[:place] + [fill] * missing + text[place:])
     some = torch.randperm(len(found), generator=generator)[:most].tolist()
-    return [own[at:] + own[:at] for at in range(1, size)] + [found[at] for at in some]
+    return [own[at:] + own[:at] for at in range(1, size)][:most] + [found[at] for at in some]
 
 
 def _refilled(explainer: Explainer, tokens: Tensor, table: Table) -> list[Tensor]:

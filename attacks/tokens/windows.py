@@ -12,7 +12,7 @@ Shape letters: B records, L positions, S tokens, O filters, k places of a window
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -168,10 +168,10 @@ def _reads_right(
         at = few[torch.randint(len(few), (records, network.length), generator=draw)]
         batch = tokens[at]
         sent = _sent(network, batch, torch.randint(classes, (records,), generator=draw))
-        held = {window for row in batch.tolist() for window in _inside(row)}
         for layer, rows in layers:
-            read = _read(layer.gradient(sent), rows, tokens, rounding=1e-12, counts=True)
-            if not set(read) <= held:
+            weights = layer.gradient(sent)
+            held = {w for row in batch.tolist() for w in _inside(row, weights.shape[1])}
+            if not held.issuperset(_read(weights, rows, tokens, rounding=1e-12, counts=True)):
                 return False
     return True
 
@@ -208,10 +208,10 @@ def _sent(network: Network, batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _inside(row: Sequence[int]) -> set[tuple[int, ...]]:
-    """All runs of a record."""
+def _inside(row: Sequence[int], most: int) -> set[tuple[int, ...]]:
+    """All runs of a record, of a number of tokens at most."""
     size = len(row)
-    return {tuple(row[i:j]) for i in range(size) for j in range(i + 1, size + 1)}
+    return {tuple(row[i:j]) for i in range(size) for j in range(i + 1, 1 + min(size, i + most))}
 
 
 def _read(
@@ -300,7 +300,7 @@ def _longest(windows: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     for window in every:
         if window not in held:
             found.append(window)
-            held |= _inside(window)
+            held |= _inside(window, len(window))
     return tuple(found)
 
 
@@ -324,39 +324,48 @@ def texts_of(
         return []
     draw, found = random.Random(0), []  # noqa: S311 - an order in which ways are tried
     for _ in range(_TRIES):
-        pieces = _joined(list(windows), length=length, draw=draw)
+        pieces, chosen = _joined(list(windows), length=length, draw=draw)
         rows = _filled(pieces, records=records, length=length, draw=draw)
         if rows is not None and sorted(rows) not in found:
             found.append(sorted(rows))
+        if not chosen and all(len(piece) == length for piece in pieces):
+            break
     return [[torch.tensor(row) for row in rows] for rows in found]
 
 
 def _joined(
     pieces: list[tuple[int, ...]], *, length: int, draw: random.Random
-) -> list[tuple[int, ...]]:
-    """Pieces put together where one ends with what another begins with, the longest such first."""
+) -> tuple[list[tuple[int, ...]], bool]:
+    """Pieces put together where one ends with what another begins with, the longest such first.
+
+    And whether there was a choice.
+    """
     draw.shuffle(pieces)
-    for width in range(max(map(len, pieces)) - 1, 0, -1):
-        at = 0
-        while at < len(pieces):
-            piece = pieces[at]
-            fits = [
-                other
-                for of, other in enumerate(pieces)
-                if of != at
-                and piece[-width:] == other[:width]
-                and min(len(piece), len(other)) > width
-                and len(piece) + len(other) - width <= length
-            ]
-            if not fits:
-                at += 1
+    most, chosen = max(map(len, pieces)), False
+    held = dict.fromkeys(pieces)
+    for width in range(most - 1, 0, -1):
+        begins: dict[tuple[int, ...], dict[tuple[int, ...], None]] = defaultdict(dict)
+        for piece in held:
+            begins[piece[:width]][piece] = None
+        waiting = list(held)
+        while waiting:
+            piece = waiting.pop()
+            if piece not in held or len(piece) <= width:
                 continue
+            room = length - len(piece) + width
+            fits = [p for p in begins[piece[-width:]] if p != piece and width < len(p) <= room]
+            if not fits:
+                continue
+            chosen |= len(fits) > 1
             other = draw.choice(fits)
-            made = piece + other[width:]
-            inside = _inside(made)
-            pieces = [made] + [p for p in pieces if p not in inside]
-            at = 0
-    return pieces
+            made, at = piece + other[width:], len(piece)
+            across = _inside(made[max(0, at - most) : at + most], most)
+            for gone in ({piece, other} | across) & held.keys():
+                del held[gone]
+                begins[gone[:width]].pop(gone, None)
+            held[made] = begins[made[:width]][made] = None
+            waiting.append(made)
+    return list(held), chosen
 
 
 def _filled(
