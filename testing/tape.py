@@ -178,6 +178,7 @@ class Tape:
     def watching(self) -> Iterator[None]:
         """Listen to optimisers, recorders, the standard output and the log."""
         write, path_of = Recorder.release, opening._path
+        held, folders = contextlib.ExitStack(), list[str]()
 
         def release(recorder: Recorder, round: int, **of: Any) -> None:
             write(recorder, round, **of)
@@ -191,7 +192,9 @@ class Tape:
                 self.release(f"the release of round {round}", of["value"], bound)
 
         def path(given: Path, *of: Any, **how: Any) -> Path:
-            return path_of(Path(folder) / given.name, *of, **how)  # logs of replays are not kept
+            if not folders:  # logs of replays are not kept
+                folders.append(held.enter_context(tempfile.TemporaryDirectory()))
+            return path_of(Path(folders[0]) / given.name, *of, **how)
 
         handler = logging.Handler()
         handler.emit = lambda line: self.public("a line of the log", line.getMessage())  # type: ignore[method-assign,assignment]
@@ -200,7 +203,7 @@ class Tape:
         _tapes.append(self)
         try:
             with (
-                tempfile.TemporaryDirectory() as folder,
+                held,
                 mock.patch.object(Recorder, "release", release),
                 mock.patch.object(opening, "_path", path),
                 contextlib.redirect_stdout(self),  # type: ignore[type-var]

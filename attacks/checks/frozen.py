@@ -46,12 +46,20 @@ def in_one_state(stand_ins: Mapping[Place, Any], *, seeds: Sequence[int]) -> Ite
             places.enter_context(mock.patch.object(*place, stand_in))
         random.seed(seeds[0])
         np.random.seed(seeds[1])  # noqa: NPY002
-        torch.manual_seed(seeds[2])
+        _seed_torch(seeds[2])
         try:
             yield
         finally:
             random.setstate(kept[0])
             np.random.set_state(kept[1])  # noqa: NPY002
+
+
+def _seed_torch(seed: int) -> None:
+    """As `torch.manual_seed`, which notes the stack of its caller for each device that is not there."""
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 @contextlib.contextmanager
@@ -67,6 +75,7 @@ def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
     held = [
         (space, name, of)
         for space in {id(space): space for space in [*spaces, namespace]}.values()
+        if not taken.keys().isdisjoint(map(id, list(space.values())))  # in most is none
         for name, of in list(space.items())
         if id(of) in taken
     ]

@@ -1,14 +1,17 @@
-"""One rank of the runs that `test_distributed.py` compares with one process.
+"""The ranks of the runs that `test_ranks.py` compares with one process.
 
-    python -m tests.training.engine.rank_worker RANK SIZE FOLDER
+    python -m tests.training.engine.rank_worker SIZE FOLDER
 
-Runs every case of the table, then loses a rank that hangs, then one that is gone.
+Each is a process, forked from one that has imported torch. It runs every case of the table, then
+loses a rank that hangs, then one that is gone.
 """
 
 import functools
+import importlib
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -212,7 +215,7 @@ def main(rank: int, size: int, folder: Path) -> None:
         ends.append(fresh.models())
     found["fresh"] = ends
     asleep = Ranks.joined(AGENTS, timeout=PATIENCE, group=dist.new_group())
-    found["hangs"] = lost(asleep, lambda: time.sleep(PATIENCE + 4))
+    found["hangs"] = lost(asleep, lambda: time.sleep(PATIENCE + 1))
     torch.save(found, folder / f"found-{rank}.pt")
     ranks = Ranks.joined(AGENTS, timeout=20.0)
     gone = lost(ranks, lambda: os._exit(0))
@@ -220,5 +223,18 @@ def main(rank: int, size: int, folder: Path) -> None:
     os._exit(0)  # the group cannot be taken down in order any more
 
 
+def forked(rank: int, size: int, folder: Path) -> int:
+    """The process of a rank, which ends with what it has to say."""
+    if pid := os.fork():
+        return pid
+    try:
+        main(rank, size, folder)
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        traceback.print_exc()
+    os._exit(1)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    importlib.import_module("torch._dynamo")  # which vmap loads, once in place of once a rank
+    ranks = [forked(rank, int(sys.argv[1]), Path(sys.argv[2])) for rank in range(int(sys.argv[1]))]
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
