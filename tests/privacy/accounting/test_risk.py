@@ -228,9 +228,9 @@ def test_a_million_rounds_reach_the_central_limit():
 
 
 @pytest.mark.slow
-def test_thousands_of_different_rounds_compose():
-    found = composed_risk([(1.0 + 0.001 * k, 0.01) for k in range(4000)])
-    assert found.advantage == pytest.approx(0.1252, abs=1e-4)
+def test_a_thousand_different_rounds_compose():
+    found = composed_risk([(1.0 + 0.004 * k, 0.02) for k in range(1000)])
+    assert found.advantage == pytest.approx(0.1245, abs=1e-4)
 
 
 @pytest.mark.parametrize(

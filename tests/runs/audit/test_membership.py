@@ -137,7 +137,7 @@ def test_guesses_that_are_all_right_contradict_the_proof(folder, monkeypatch):
 def test_noise_that_is_missing_is_contradicted(tmp_path, monkeypatch):
     """An overfitted network without its noise, 16 agents, epsilon .1 at delta 1e-5 as proven."""
     text = PRIVATE.replace("agents = 4", "agents = 16").replace('"linear"', '"mlp"')
-    changes = ("privacy.epsilon=0.05", "training.rounds=80", "training.learning_rate=4.0")
+    changes = ("privacy.epsilon=0.05", "training.rounds=40", "training.learning_rate=4.0")
     folder = trained(tmp_path, text, *changes)
     bound = module.build
 
@@ -156,7 +156,7 @@ def test_noise_that_is_missing_is_contradicted(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "build", lambda config, **how: Silent(bound(config, **how)))
     monkeypatch.setattr(played, "Engine", lambda setting, bound, scripts: Engine(setting, bound))
     with pytest.raises(ContradictedProof, match="more than the proven epsilon"):
-        audit_membership(folder, MembershipRequest(references=16, games=8))
+        audit_membership(folder, MembershipRequest(references=8, games=8))
 
 
 def test_a_run_that_is_not_finished_is_refused(folder):

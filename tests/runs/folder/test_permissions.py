@@ -122,20 +122,18 @@ def test_no_other_file_opens_what_a_run_writes():
 def test_every_file_of_a_run_is_its_users_alone(tmp_path, ranks, capsys):
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     out, run = str(tmp_path / "runs/out"), str(tmp_path / "run.toml")
-    changes = ["--set=attack.images=1", "--set=attack.restarts=1", "--set=audit.canaries=20"]
-    for given in (
-        ["train", run, "--out", out, *changes, *ranks],
-        ["attack", out],
-        ["audit", out],
-        ["report", out],
-    ):
+    changes = ["--set=attack.images=1", "--set=attack.restarts=1", "--set=attack.rounds=[3]"]
+    changes += [f"--set=audit.{few}" for few in ("canaries=20", "rounds=1", "checked_rounds=1")]
+    later = [] if ranks else [["attack", out], ["audit", out], ["report", out]]  # by one process
+    for given in (["train", run, "--out", out, *changes, *ranks], *later):
         assert cli.main(given) == 0, capsys.readouterr().err
     held = list((tmp_path / "runs").rglob("*"))
     names = {path.name for path in held}
-    assert {"attack.json", "audit.json", "checkpoints", "transcript", "original-0.png"} <= names
+    made = {"attack.json", "audit.json", "original-0.png", "privacy.json", "report.html"}
+    assert {"checkpoints", "transcript", *([] if ranks else made)} <= names
     open_to_others = {
         path.name
         for path in [tmp_path / "runs", *held]
         if mode(path) != (0o700 if path.is_dir() else 0o600)
     }
-    assert open_to_others == SHOWN_FILES
+    assert open_to_others == SHOWN_FILES & names

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -129,8 +130,10 @@ def test_nothing_is_read_back_where_agents_are_absent(name, where):
 
 @pytest.mark.some_quick(4)
 @pytest.mark.parametrize("where", DEVICES)
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-@pytest.mark.parametrize("name", sorted(name for name, of in ALGORITHMS.items() if of.private))
+@pytest.mark.parametrize(  # of every layout both kinds are in test_gradients.py
+    ("name", "bad"),
+    [*zip(sorted(n for n, of in ALGORITHMS.items() if of.private), cycle((math.inf, math.nan)))],
+)
 def test_a_record_that_overflows_is_told_to_nobody(name, bad, where):
     """Its agent goes on to the models that the CPU has, and no round looks at anything."""
     held = of(name)
