@@ -38,6 +38,7 @@ exclude_patterns = ["conf.py", "pictures/*.py"]
 myst_heading_anchors = 6
 nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
 nb_execution_mode = "force"
+nb_execution_excludepatterns = os.environ.get("OVERHEAR_NOT_RUN", "").split()
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

@@ -102,7 +102,7 @@ CASES: dict[str, tuple[int, float, str, Preset, str | None]] = {
     "separation": (2, 0.0, "mlp", short("matched", newton_steps=1), None),
     "search under noise": (1, 0.05, "mlp", short("matched", exact=False), None),
     "search without noise": (2, 0.0, "conv", short("matched", exact=False), None),
-    "labels optimised": (1, 0.0, "mlp", short("dlg"), "optimisation"),
+    "labels optimised": (1, 0.0, "mlp", short("dlg", starts=1), "optimisation"),
     "cosine": (1, 0.0, "mlp", short("inverting-gradients"), "optimisation"),
 }
 

@@ -1,5 +1,6 @@
 """The site of docs/ builds without a warning, and its pages can be read on a screen and a phone."""
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from tests.site.browser import BROWSER, faults_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (1280, 400)
+# Notebooks are run by test_notebooks.py; one is run by the site, too.
+NOT_RUN = sorted(f"notebooks/{path.name}" for path in (ROOT / "docs/notebooks").glob("*.py"))[1:]
 
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no chromium here: install one to look")
 pytestmark = pytest.mark.slow
@@ -30,6 +33,7 @@ def site(tmp_path_factory):
         check=False,
         text=True,
         timeout=500,
+        env={**os.environ, "OVERHEAR_NOT_RUN": " ".join(NOT_RUN)},
     )
     assert done.returncode == 0, done.stderr
     return built / "html"

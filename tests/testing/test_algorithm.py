@@ -54,6 +54,7 @@ def test_a_sound_algorithm_passes_with_other_settings_too():
 
 
 @pytest.mark.slow
+@pytest.mark.some_cases(8)  # of every one the contract is tested in training/
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_of_the_registry_passes(name):
     check_algorithm(ALGORITHMS[name])

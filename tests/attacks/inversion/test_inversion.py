@@ -298,9 +298,9 @@ def _smooth(outputs: int, *, bias: bool = True) -> nn.Module:
 
 def _any_loss(seen: Observation, model: nn.Module, classes: int, prior: Tensor) -> Reconstruction:
     return reconstruct(
-        seen, model, preset=replace(PRESETS["matched"], adam_steps=500, starts=1), input_shape=SHAPE,
-        classes=classes, bounds=BOUNDS, generator=torch.Generator().manual_seed(0),
-        prior_image=prior,
+        seen, model, preset=replace(PRESETS["matched"], adam_steps=500, starts=1),
+        input_shape=SHAPE, classes=classes, bounds=BOUNDS, prior_image=prior,
+        generator=torch.Generator().manual_seed(0),
     )  # fmt: skip
 
 

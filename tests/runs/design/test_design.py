@@ -277,7 +277,6 @@ _GRAPHS = [
                 (_GRAPHS[0], 5, 8),
                 (_GRAPHS[1], 4, 8),
                 (_GRAPHS[2], 6, 8),
-                (_GRAPHS[3], 6, 8),
                 (_GRAPHS[3], 6, 4),  # one turn: no second one that a longer view could meet
                 ({"name": "full"}, 4, 8),
                 (_GRAPHS[0], 5, 1),

@@ -24,7 +24,8 @@ from tests.small_run import run_text
 RUN = run_text(
     "dpdl", agents=5, graph={"name": "ring"}, privacy={"epsilon": 8, "delta": 0.0001},
     training={"rounds": 6, "sampling_rate": 0.1, "learning_rate": 0.2},
-    intercept={"rounds": [1, 4]}, attack={"presets": ["idlg"], "images": 1, "restarts": 1, "rounds": [4]},
+    intercept={"rounds": [1, 4]},
+    attack={"presets": ["idlg"], "images": 1, "restarts": 1, "rounds": [4]},
 )  # fmt: skip
 
 
