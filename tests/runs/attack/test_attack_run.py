@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases li
 RUN = run_text(
     "dp-dpsgd", agents=4, model={"name": "mlp"}, privacy={"noise_multiplier": 0, "delta": 0.0001},
     training={"rounds": 1, "sampling_rate": 0.1}, intercept={"rounds": [1]},
-    attack={"presets": ["matched"], "images": 8, "restarts": 1},
+    attack={"presets": ["matched"], "images": 4, "restarts": 1},
 )  # fmt: skip
 
 
@@ -51,7 +51,7 @@ def folder(trained, tmp_path):
 
 def _interrupt(folder: Path) -> None:
     def stop(done: int, total: int, text: str) -> None:
-        assert total == 2 * 3 * 8
+        assert total == 2 * 3 * 4
         if done > total // 2:  # inside of the second point
             raise KeyboardInterrupt(text)
 
@@ -81,7 +81,7 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(folder, monk
     seen: list[int] = []
     result = attack_run(folder, progress=lambda done, *_: seen.append(done))
     assert len(made) == 1
-    assert seen == list(range(25, 49))
+    assert seen == list(range(13, 25))
     assert result.scenarios[0].dump() == kept
     assert [s.preset for s in result.scenarios] == ["matched", "idlg"]
     assert json.loads((folder / "attacks" / "attack.json").read_text()) == result.dump()
@@ -89,7 +89,7 @@ def test_an_interrupted_attack_goes_on_at_the_point_that_is_missing(folder, monk
     check_sums(folder)
     listed = (folder / "SHA256SUMS").read_text()
     assert "attacks/attack.json" in listed
-    assert "attacks/round1-agent0-view-idlg-defended-7.png" in listed
+    assert "attacks/round1-agent0-view-idlg-defended-3.png" in listed
 
 
 @pytest.mark.slow
@@ -171,17 +171,17 @@ def test_more_than_the_proof_allows_is_exit_code_4_and_everything_is_written(
 ):
     monkeypatch.setattr(module, "proven_mu", lambda *_: 0.0)
     assert cli.main(["attack", str(folder)]) == 4
-    assert "8 of 8 images were rebuilt" in capsys.readouterr().err
+    assert "4 of 4 images were rebuilt" in capsys.readouterr().err
     check_sums(folder)
     held = json.loads((folder / "attacks" / "attack.json").read_text())
     bound = held["scenarios"][0]["bound"]
-    assert (bound["rebuilt"], bound["images"], bound["exceeded"]) == (8, 8, True)
+    assert (bound["rebuilt"], bound["images"], bound["exceeded"]) == (4, 4, True)
     # Of two points this one tests images and two sizes of lineups.
     assert bound["confidence"] == pytest.approx(1 - 0.001 / 2 / 3)
     lineups = held["scenarios"][0]["rows"][-1]["lineups"]
     assert [(one["of"], one["first"], one["exceeded"]) for one in lineups] == [
-        (10, 8, True),
-        (100, 8, True),
+        (10, 4, True),
+        (100, 4, True),
     ]
     assert lineups[1]["most"] == pytest.approx(0.01)
 
@@ -191,7 +191,7 @@ def test_a_contradiction_found_before_an_interruption_is_told_after_it(folder, m
     monkeypatch.setattr(module, "proven_mu", lambda *_: 0.0)
     _interrupt(folder)
     monkeypatch.setattr(module, "proven_mu", lambda *_: float("inf"))
-    with pytest.raises(ContradictedProof, match="8 of 8 images were rebuilt"):
+    with pytest.raises(ContradictedProof, match="4 of 4 images were rebuilt"):
         attack_run(folder)
 
 
