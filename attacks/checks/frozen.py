@@ -55,7 +55,7 @@ def in_one_state(stand_ins: Mapping[Place, Any], *, seeds: Sequence[int]) -> Ite
 
 
 def _seed_torch(seed: int) -> None:
-    """As `torch.manual_seed`, which notes the stack of its caller for each device that is not there."""
+    """As `torch.manual_seed`, which notes its caller's stack for each device that is not there."""
     if torch.accelerator.is_available():
         torch.manual_seed(seed)
     else:
