@@ -6,6 +6,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -178,7 +179,6 @@ class Tape:
     def watching(self) -> Iterator[None]:
         """Listen to optimisers, recorders, the standard output and the log."""
         write, path_of = Recorder.release, opening._path
-        held, folders = contextlib.ExitStack(), list[str]()
 
         def release(recorder: Recorder, round: int, **of: Any) -> None:
             write(recorder, round, **of)
@@ -192,27 +192,23 @@ class Tape:
                 self.release(f"the release of round {round}", of["value"], bound)
 
         def path(given: Path, *of: Any, **how: Any) -> Path:
-            if not folders:  # logs of replays are not kept
-                folders.append(held.enter_context(tempfile.TemporaryDirectory()))
-            return path_of(Path(folders[0]) / given.name, *of, **how)
+            return path_of(Path(folder()) / given.name, *of, **how)  # logs of replays are not kept
 
         handler = logging.Handler()
         handler.emit = lambda line: self.public("a line of the log", line.getMessage())  # type: ignore[method-assign,assignment]
-        before_step = register_optimizer_step_pre_hook(self._before_step)
-        logging.getLogger().addHandler(handler)
-        _tapes.append(self)
-        try:
-            with (
-                held,
-                mock.patch.object(Recorder, "release", release),
-                mock.patch.object(opening, "_path", path),
-                contextlib.redirect_stdout(self),  # type: ignore[type-var]
-            ):
-                yield
-        finally:
-            _tapes.remove(self)
-            logging.getLogger().removeHandler(handler)
-            before_step.remove()
+        with (
+            contextlib.ExitStack() as held,
+            mock.patch.object(Recorder, "release", release),
+            mock.patch.object(opening, "_path", path),
+            contextlib.redirect_stdout(self),  # type: ignore[type-var]
+        ):
+            folder = cache(lambda: held.enter_context(tempfile.TemporaryDirectory()))
+            held.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            held.callback(logging.getLogger().removeHandler, handler)
+            logging.getLogger().addHandler(handler)
+            held.callback(_tapes.remove, self)
+            _tapes.append(self)
+            yield
 
 
 def shapes(event: Event) -> Values:

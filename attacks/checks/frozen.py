@@ -46,20 +46,13 @@ def in_one_state(stand_ins: Mapping[Place, Any], *, seeds: Sequence[int]) -> Ite
             places.enter_context(mock.patch.object(*place, stand_in))
         random.seed(seeds[0])
         np.random.seed(seeds[1])  # noqa: NPY002
-        _seed_torch(seeds[2])
+        here = torch if torch.accelerator.is_available() else torch.default_generator
+        here.manual_seed(seeds[2])  # torch's notes stacks for devices that are not there
         try:
             yield
         finally:
             random.setstate(kept[0])
             np.random.set_state(kept[1])  # noqa: NPY002
-
-
-def _seed_torch(seed: int) -> None:
-    """As `torch.manual_seed`, which notes its caller's stack for each device that is not there."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
 
 
 @contextlib.contextmanager
@@ -71,10 +64,9 @@ def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
     stream = np.random.default_rng(random.SystemRandom().getrandbits(64) if seed is None else seed)
     stand_ins = dict(_stand_ins(stream))
     taken = {id(getattr(*place)): stand_in for place, stand_in in stand_ins.items()}
-    spaces = _theirs(len(sys.modules))
     held = [
         (space, name, of)
-        for space in {id(space): space for space in [*spaces, namespace]}.values()
+        for space in {id(one): one for one in [*_theirs(len(sys.modules)), namespace]}.values()
         if not taken.keys().isdisjoint(map(id, list(space.values())))  # in most is none
         for name, of in list(space.items())
         if id(of) in taken

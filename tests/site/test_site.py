@@ -12,7 +12,6 @@ from tests.site.browser import BROWSER, faults_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTHS = (1280, 400)
-# Notebooks are run by test_notebooks.py; one is run by the site, too.
 NOT_RUN = sorted(f"notebooks/{path.name}" for path in (ROOT / "docs/notebooks").glob("*.py"))[1:]
 
 needs_browser = pytest.mark.skipif(not BROWSER, reason="no chromium here: install one to look")

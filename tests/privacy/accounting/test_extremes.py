@@ -123,7 +123,6 @@ GRID = [
     for rate in (1e-9, 1e-4, 0.1, 1.0)
     for rounds in (1, 1000)
     for adjacency in ("add-or-remove-one", "replace-one")
-    # The dearest ones are asked once.
     if (target >= 1e3, rate, rounds, adjacency) != (True, 1e-4, 1000, "replace-one")
 ]
 
@@ -163,8 +162,8 @@ def _refusals():
         for adjacency in ("add-or-remove-one", "zero-out", "replace-one"):
             for reach in Reach:
                 state = {"accountant": str(by), "adjacency": adjacency, "reach": str(reach)}
-                # What takes long is asked where a record is replaced, and of what takes longest, or
-                # refuses nothing, of one reach; what a target says once more.
+                # What takes long is asked where a record is replaced, and what takes longest of one
+                # reach; what a target says once more.
                 whole = os.environ.get("OVERHEAR_TESTS") == "all"
                 one = reach is Reach.SUM or by not in (Accountant.DP_ACCOUNTING, Accountant.PLD)
                 long = whole or (adjacency == "replace-one" and one)

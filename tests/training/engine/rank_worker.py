@@ -7,14 +7,13 @@ loses a rank that hangs, then one that is gone.
 """
 
 import functools
-import importlib
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -223,18 +222,14 @@ def main(rank: int, size: int, folder: Path) -> None:
     os._exit(0)  # the group cannot be taken down in order any more
 
 
-def forked(rank: int, size: int, folder: Path) -> int:
-    """The process of a rank, which ends with what it has to say."""
-    if pid := os.fork():
-        return pid
-    try:
-        main(rank, size, folder)
-    except BaseException:  # noqa: BLE001 - as the interpreter does
-        traceback.print_exc()
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    importlib.import_module("torch._dynamo")  # which vmap loads, once in place of once a rank
-    ranks = [forked(rank, int(sys.argv[1]), Path(sys.argv[2])) for rank in range(int(sys.argv[1]))]
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0 for pid in ranks))
+    import torch._dynamo  # which vmap loads, once in place of once a rank
+
+    size, folder = int(sys.argv[1]), Path(sys.argv[2])
+    process = functools.partial(get_context("fork").Process, target=main)
+    ranks = [process(args=(rank, size, folder)) for rank in range(size)]
+    for one in ranks:
+        one.start()
+    for one in ranks:
+        one.join()
+    sys.exit(any(one.exitcode for one in ranks))

@@ -27,6 +27,7 @@ from tests.devices.waiting import no_waiting
 from tests.training.contract import bound_to, setting
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+PRIVATE = sorted(name for name, of in ALGORITHMS.items() if of.private)
 DEVICES = ["pretended", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])]
 
 # Between rounds the engine looks whether a sum overflowed; and a layout and a function are tried
@@ -130,10 +131,7 @@ def test_nothing_is_read_back_where_agents_are_absent(name, where):
 
 @pytest.mark.some_quick(4)
 @pytest.mark.parametrize("where", DEVICES)
-@pytest.mark.parametrize(  # of every layout both kinds are in test_gradients.py
-    ("name", "bad"),
-    [*zip(sorted(n for n, of in ALGORITHMS.items() if of.private), cycle((math.inf, math.nan)))],
-)
+@pytest.mark.parametrize(("name", "bad"), [*zip(PRIVATE, cycle((math.inf, math.nan)))])
 def test_a_record_that_overflows_is_told_to_nobody(name, bad, where):
     """Its agent goes on to the models that the CPU has, and no round looks at anything."""
     held = of(name)

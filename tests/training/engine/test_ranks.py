@@ -4,9 +4,7 @@ Where a layout stacks the data of a model's neighbours, a rank stacks those that
 of other shapes round otherwise, so gradients on links agree to 1e-12 there, and else to the bit.
 """
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 from functools import cache
@@ -34,17 +32,12 @@ LIMIT = 150  # seconds for a whole group; a hang shall fail, not hold up the sui
 
 def together(size: int, folder: Path) -> dict[str, list]:
     """What the ranks of one process group found."""
-    workers = subprocess.Popen(
+    ended = subprocess.run(
         [sys.executable, "-m", "tests.training.engine.rank_worker", str(size), str(folder)],
         cwd=HERE.parents[3], env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, start_new_session=True,
+        stderr=subprocess.STDOUT, timeout=LIMIT, check=False, text=True,
     )  # fmt: skip
-    try:
-        said = workers.communicate(timeout=LIMIT)[0].decode()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(workers.pid, signal.SIGKILL)
-    assert workers.returncode == 0, said
+    assert ended.returncode == 0, ended.stdout
     found = [torch.load(folder / f"found-{rank}.pt") for rank in range(size)]
     gone = [torch.load(folder / f"gone-{rank}.pt") for rank in range(size - 1)]
     return {key: [one[key] for one in found] for key in found[0]} | {"gone": gone}

@@ -311,10 +311,7 @@ def dropping(model, layout, *, waits: bool) -> PairGradients:
     ("name", "bad"),
     [
         *zip(SMALL, cycle((math.inf, math.nan))),
-        ("linear", math.nan),
-        ("text", math.inf),
-        ("linear", 1e30),
-        ("text", 1e38),
+        *(("linear", math.nan), ("text", math.inf), ("linear", 1e30), ("text", 1e38)),
     ],
 )
 def test_where_a_record_may_tell_nothing_what_overflows_counts_as_zero(
