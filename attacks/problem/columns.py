@@ -2,12 +2,14 @@
 
     h(x) = base + sum over numbers a_j x_j + sum over categories code_j[x_j]
 
-is what the first linear layer is fed, where every column moves numbers of its own. What is behind
-that layer is a network of h alone, so h is rebuilt as any record is; then a number is read off its
-share of h, and a category is the nearest code. Without noise a category whose row of the table has
-no gradient is none of the batch. Where nothing is looked up, h is base + factor * x number by
-number (`Scaled`), before a convolution, too. Whether a network does only that is asked by trial
-records, and whether its first layer is a linear map by that layer's own gradient (`is_plain`).
+is what the first linear layer is fed, where every column moves numbers of its own, but for
+categories of which nothing else is used: their codes may add up. What is behind that layer is a
+network of h alone, so h is rebuilt as any record is; then a number is read off its share of h, and
+a category is the nearest code, or several are the nearest sum of codes. Without noise a category
+whose row of the table has no gradient is none of the batch. Where nothing is looked up, h is base +
+factor * x number by number (`Scaled`), before a convolution, too. Whether a network does only that
+is asked by trial records, and whether its first layer is a linear map by that layer's own gradient
+(`is_plain`).
 
 Shape letters: B records, F columns, H inputs of the first linear layer, D parameters.
 """
@@ -39,6 +41,7 @@ _ROUNDED = 1e-5  # of the terms that make a number
 _PRECISE = 1e3  # times what a number adds at most, beside which rounding hides it
 _MOST = 2_000  # columns, each of which is tried by itself
 _FAITHFUL = 1e-2  # share of the distance of two codes that a record may be off
+_JOINT = 100_000  # sums of the codes of categories that are compared
 _LEAST = 1e-3  # width of the range of what no record moves
 
 
@@ -54,6 +57,7 @@ class Columns:
         codes: for each column what it adds to that, (n, H): of its categories, or of the number 1.
         dtype: what the model takes: whole numbers alone, or others too.
         layer: the name of the first linear layer.
+        joint: columns that move the same numbers, beside each other.
     """
 
     tables: tuple[tuple[str, int] | None, ...]
@@ -62,6 +66,7 @@ class Columns:
     codes: tuple[Tensor, ...]
     dtype: torch.dtype
     layer: str
+    joint: tuple[tuple[int, ...], ...]
 
     def fed(self, records: Tensor) -> Tensor:
         """(..., H) what the first linear layer is fed of (..., F) records."""
@@ -75,12 +80,18 @@ class Columns:
         return h
 
     def records(self, h: Tensor) -> Tensor:
-        """(..., F) of (..., H): numbers by their share of h, categories by the nearest code."""
+        """(..., F) of (..., H): numbers by their share of h, categories by the nearest code.
+
+        Categories whose codes add up are 0.
+        """
         rest, found = h - self.base.to(h), list[Tensor]()
+        together = {j for columns in self.joint for j in columns if len(columns) > 1}
         for j, code in enumerate(self.codes):
             code = code.to(h)
-            if self.sizes[j]:
-                own = (code != code[0]).any(dim=0)
+            if j in together:
+                found.append(rest.new_zeros(rest.shape[:-1]))
+            elif self.sizes[j]:
+                own = (code != 0).any(dim=0)
                 far = (rest[..., None, own] - code[:, own]).square().sum(dim=-1)
                 found.append(far.argmin(dim=-1).to(h))
             else:
@@ -102,25 +113,40 @@ class Columns:
     ) -> tuple[Tensor, list[bool]]:
         """(B, F) records of (B, H), and of which of them h is right but for rounding."""
         rest, records = h.to(self.base) - self.base, self.records(h)
-        parts, right = unflatten(model, observation.gradient), h.new_ones(len(h)).bool()
-        for j, (code, table) in enumerate(zip(self.codes, self.tables, strict=True)):
-            if table is None:
+        right, of = h.new_ones(len(h)).bool(), (observation, model)
+        far = functools.partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
+        for columns in self.joint:
+            if self.tables[columns[0]] is None:
                 continue
-            own, may = (code != code[0]).any(dim=0), torch.ones(len(code)).bool()
-            name, first = table
-            rows = parts[name].ne(0).any(dim=2).any(dim=0) if name in parts else may[:0]
-            if bool(rows.any()) and not observation.is_noisy:  # of a table that is trained
-                padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
-                rows[[] if padding is None else padding] = True  # which has no gradient ever
-                may = rows[first : first + len(code)]
-            far = functools.partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")
-            of, code = rest[:, own].double(), code[:, own].double()
-            least = far(of, code).masked_fill(~may, math.inf).min(dim=1)
-            apart = far(code[least.indices], code).scatter(1, least.indices[:, None], 1e300)
-            apart = apart.masked_fill(~may & (apart == 0), math.inf).amin(dim=1)
-            records[:, j] = least.indices.to(records)
+            codes = [self.codes[j].double() for j in columns]
+            own = torch.stack([(code != 0).any(dim=0) for code in codes]).any(dim=0)
+            codes, may = [c[:, own] for c in codes], [self.possible(j, *of) for j in columns]
+            some = torch.cartesian_prod(*(m.nonzero()[:, 0] for m in may)).reshape(-1, len(codes))
+            sums = torch.stack([c[of] for c, of in zip(codes, some.T, strict=True)]).sum(dim=0)
+            least = far(rest[:, own].double(), sums).min(dim=1)
+            records[:, columns] = some[least.indices].to(records)
+            # Other sums are far away in comparison, and of each column all other codes are.
+            apart = far(sums[least.indices], sums).scatter(1, least.indices[:, None], 1e300).amin(1)
+            for code, m, at in zip(codes, may, some[least.indices].T, strict=True):
+                off = far(code[at], code).scatter(1, at[:, None], 1e300)
+                apart = apart.minimum(off.masked_fill(~m & (off == 0), math.inf).amin(dim=1))
             right &= least.values < _FAITHFUL * apart
         return records, right.tolist()
+
+    def possible(self, j: int, observation: Observation, model: nn.Module) -> Tensor:
+        """Which categories of a column the batch may hold: without noise, those with a gradient."""
+        code, table = self.codes[j], self.tables[j]
+        every = torch.ones(len(code), dtype=torch.bool)
+        parts = unflatten(model, observation.gradient)
+        if table is None or table[0] not in parts or observation.is_noisy:
+            return every
+        name, first = table
+        rows = parts[name].ne(0).any(dim=2).any(dim=0)
+        if not bool(rows.any()):  # of a table that is not trained
+            return every
+        padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+        rows[[] if padding is None else padding] = True  # which has no gradient ever
+        return rows[first : first + len(code)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -160,6 +186,8 @@ def behind(
 ) -> tuple[Observation, Behind] | None:
     """What is seen behind a front, and the network there; None where it cannot be called so."""
     with suppress(Exception):  # it may not be copied, or take a layer for what it is not
+        if isinstance(front, Columns) and not _apart(front, observation, model):
+            return None
         inner = copy.deepcopy(model)
         own = [p.requires_grad_() for p in inner.parameters()]
         made = Behind(inner, front)(front.base.to(own[0]).expand(2, *front.base.shape)).sum()
@@ -181,6 +209,23 @@ def behind(
     return None
 
 
+def _apart(columns: Columns, observation: Observation, model: nn.Module) -> bool:
+    """Whether categories whose codes add up are few, and nothing but their sum is used."""
+    together = [of for of in columns.joint if len(of) > 1]
+    for group in together:
+        if math.prod(int(columns.possible(j, observation, model).sum()) for j in group) > _JOINT:
+            return False
+    if not together:
+        return True
+    network = Behind(copy.deepcopy(model), columns)
+    h = columns.base.expand(2, -1)
+    x = torch.zeros(2, len(columns.sizes)).to(columns.base)
+    x[1, [j for group in together for j in group]] = 1
+    with torch.no_grad():
+        one, other = network.of(x, h)
+    return torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
 class Behind(nn.Module):
     """A network of what a layer of another is fed; what passes by that layer is read off it."""
 
@@ -194,7 +239,10 @@ class Behind(nn.Module):
 
     def forward(self, h: Tensor) -> Any:
         """The outputs of (B, H), or (B, *fed)."""
-        x = self.front.records(h)
+        return self.of(self.front.records(h), h)
+
+    def of(self, x: Tensor, h: Tensor) -> Any:
+        """The outputs of records whose first layer is fed (B, H)."""
         whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
         self.fed.append(h)
         try:
@@ -467,11 +515,14 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
         found = Columns(
             tables=tuple(at[j][:2] if j in at else None for j in range(f)),
             sizes=tuple(sizes), base=h[0], codes=tuple(of[layer] - h[0] for of in every),
-            dtype=torch.int64 if run.whole else h.dtype, layer=layer,
+            dtype=torch.int64 if run.whole else h.dtype, layer=layer, joint=(),
         )  # fmt: skip
-        # Each column moves numbers of its own, and they add up.
+        # Each column moves numbers of its own, or categories the same ones, and they add up.
         moves = torch.stack([(code != 0).any(dim=0) for code in found.codes])
-        alone = not bool((moves.sum(dim=0) > 1).any()) and bool(moves.any(dim=1).all())
+        joint = _joint(moves)
+        alone = bool(moves.any(dim=1).all())
+        alone &= all(len(of) == 1 or all(sizes[j] for j in of) for of in joint)
+        found = replace(found, joint=joint)
         scale = max(float(code.abs().max()) for code in found.codes)
         near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
         widths = zip(sizes, found.codes, (high - low).tolist(), strict=True)
@@ -480,6 +531,17 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
         if alone and near(reached[layer], found.fed(drawn)):
             return found if torch.equal(reached[layer], between[layer]) else None
     return None
+
+
+def _joint(moves: Tensor) -> tuple[tuple[int, ...], ...]:
+    """Columns that move the same numbers (F, H), beside each other."""
+    found = list[tuple[list[int], Tensor]]()
+    for j, own in enumerate(moves):
+        shared = [group for group in found if bool((group[1] & own).any())]
+        found = [group for group in found if not bool((group[1] & own).any())]
+        columns = sum((group for group, _ in shared), [j])
+        found.append((columns, torch.stack([own, *(moved for _, moved in shared)]).any(dim=0)))
+    return tuple(sorted(tuple(sorted(columns)) for columns, _ in found))
 
 
 def _beyond(run: _Front, f: int, j: int, wanted: int, tops: Tensor) -> bool:

@@ -172,15 +172,43 @@ def test_a_table_that_is_not_trained_tells_of_no_category():
     assert float((flat.inputs - records).abs().max()) < 1e-4
 
 
-def test_columns_that_add_up_in_one_number_are_no_columns():
-    class Summed(Shop):
-        def forward(self, x: Tensor) -> Tensor:
-            codes = self.tables[0](x[:, 0].long()) + self.tables[1](x[:, 2].long())
-            return self.head(torch.cat([codes, codes, x[:, self.rest]], dim=1))
+class Summed(Shop):
+    """Rows of two tables add up, and one of them may go past, or a number be added to both."""
 
-    for model, found in ((Summed(), None), (Shop(), SIZES)):
-        columns = columns_of(model, (6,))
-        assert (columns and columns.sizes) == found
+    def __init__(self, also: str = "") -> None:
+        super().__init__((7, 5, 0))
+        self.also, self.past = also, nn.Embedding(7, 3) if also == "past" else None
+        self.head = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        codes = self.tables[0](x[:, 0].long()) + self.tables[1](x[:, 1].long())
+        codes = codes + x[:, 2:] if self.also == "number" else codes
+        made = self.head(torch.cat([codes, x[:, 2:]], dim=1))
+        return made if self.past is None else made + self.past(x[:, 0].long())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_categories_whose_rows_add_up_are_the_nearest_sum(count):
+    records = _records((7, 5, 0), count)
+    found = _attack(Summed(), records, torch.tensor([6.0, 4, 1]))
+    assert count_proven([found.stage] * count) == count
+    assert float(torch.cdist(records.double(), found.inputs.double()).amin(dim=1).max()) < 1e-4
+
+
+def test_sums_that_a_number_joins_or_a_part_of_which_goes_past_are_refused():
+    assert columns_of(Summed(), (3,)) is not None
+    assert columns_of(Summed("number"), (3,)) is None
+    with pytest.raises(ValueError, match="is fed 1 of the 3 tokens"):
+        _attack(Summed("past"), _records((7, 5, 0), 1), torch.tensor([6.0, 4, 1]))
+
+
+def test_categories_of_which_two_have_one_sum_are_not_told_apart():
+    model = Summed()
+    weights = [table.weight for table in model.tables]
+    with torch.no_grad():
+        weights[1][:] = weights[0][:5]  # 2 and 3 are 3 and 2
+    found = _attack(model, torch.tensor([[2, 3, 0.5], [3, 2, 0.1]]), torch.tensor([6.0, 4, 1]))
+    assert not count_proven([found.stage] * 2)
 
 
 class _By(nn.Module):
