@@ -173,17 +173,9 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
     from .terminal.progress import waiting
 
     with waiting(make_console(stderr=True), "check", "computing the figures anew from the run"):
-        from ..reports.document.checked_run import read_checked_run
-        from ..reports.judgement.gate import decide
-        from ..reports.judgement.remedies import limit_fixes, limit_risks
+        from ..reports.document.checked_run import check_run
 
-        run = read_checked_run(folder)
-        return decide(
-            wanted,
-            run.facts_for(wanted),
-            fixes=limit_fixes(run.config, run.spent),
-            risks=limit_risks(run.config, run.spent),
-        )
+        return check_run(folder, wanted)
 
 
 _WORDS = {

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_FLOOR, Context, Decimal
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from ..privacy.batches.patterns import counts_words, drawn_words
 from ..privacy.batches.sampling import Drawing, Scheme
 from ..privacy.errors import InputError, InputTypeError
 from ..privacy.participation import Event, poisson
-from ..runs.numbers import bound, lower_bound, small
+from ..runs.numbers import bound, lower_bound, rounded_down, small
 from ..runs.requests import by_keywords
 from .requests import BudgetRequest
 
@@ -415,8 +414,7 @@ class Budget:
     def _rate(self) -> str:
         if self.computed != "sampling_rate":
             return f"{self.sampling_rate:.12g}"
-        # A largest one is never rounded up.
-        return f"{float(Context(prec=6, rounding=ROUND_FLOOR).plus(Decimal(self.sampling_rate))):g}"
+        return f"{rounded_down(self.sampling_rate, 6):g}"  # a largest one is never rounded up
 
     def __str__(self) -> str:
         """The lines that `overhear budget` prints."""

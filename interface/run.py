@@ -221,17 +221,13 @@ class Run(Shown):
             FileNotFoundError: no policy is there.
             ValueError: the policy or the run cannot be read.
         """
-        from ..reports.document.checked_run import read_checked_run
-        from ..reports.judgement.gate import decide
+        from ..reports.document.checked_run import check_run
         from ..reports.judgement.policy import load_policy, policy_of
-        from ..reports.judgement.remedies import limit_fixes
         from ..runs.run_file.trust import trusting
 
         wanted = policy_of(policy) if isinstance(policy, Mapping) else load_policy(policy)
         with trusting(pins=wanted.code.allow, calls=wanted.code.calls):
-            run = read_checked_run(self.folder)
-            facts = run.facts_for(wanted)
-        return Checked(decide(wanted, facts, fixes=limit_fixes(run.config, run.spent)))
+            return Checked(check_run(self.folder, wanted))
 
     def _head(self) -> str:
         rounds = self.config.training.rounds

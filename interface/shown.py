@@ -22,6 +22,7 @@ from ..privacy.bounded import read_bounded
 from ..privacy.errors import InputError
 from ..privacy.formats.codec import as_text as json_text
 from ..privacy.formats.pictures import opened_picture
+from ..privacy.formats.toml_text import toml_value
 from ..privacy.plain_text import aligned, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
@@ -124,8 +125,6 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
     >>> overrides_of({"privacy.epsilon": 3, "training": {"rounds": 20}})
     ['privacy.epsilon=3', 'training.rounds=20']
     """
-    import tomli_w
-
     found = []
     for name, value in values.items():
         table, _, key = str(name).partition(".")
@@ -138,12 +137,11 @@ def overrides_of(values: Mapping[str, Any]) -> list[str]:
             )
         held = list(value) if isinstance(value, tuple | list | set | frozenset) else value
         try:
-            text = tomli_w.dumps({"value": held})
+            found.append(f"{name}={toml_value(held)}")
         except TypeError as error:
             raise InputError(
                 f"set {name}={value!r:.60} is nothing that a run file holds"
             ) from error
-        found.append(f"{name}={' '.join(text.partition('=')[2].split())}")
     return found
 
 

@@ -16,6 +16,7 @@ from pydantic import BaseModel, JsonValue
 from ..privacy.bounded import read_bounded
 from ..privacy.durable import write_durably
 from ..privacy.formats.codec import CONFIG, as_text, load
+from ..privacy.plain_text import plain
 
 Refusal = Callable[[str, str], str]
 LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
@@ -23,7 +24,8 @@ LARGEST_OBJECT = 32 << 20  # bytes of a JSON file
 
 def unreadable(path: Path, remedy: str = "put it back as it was written") -> Refusal:
     """The sentence for a file, of the place in it and what is wrong."""
-    return lambda at, what: f"{path} cannot be read at {at}: {what}; {remedy}"
+    shown = plain(path, most=None)
+    return lambda at, what: f"{shown} cannot be read at {plain(at)}: {plain(what)}; {remedy}"
 
 
 class Described(BaseModel):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..bounded import read_text
-from ..errors import InputError
+from ..errors import InputError, InputTypeError
 
 # Strings and comments are passed over; an open string ends the reading anyway.
 _TOKENS = re.compile(
@@ -60,6 +62,48 @@ def read_toml(path: Path) -> dict[str, object]:
         return parse_toml(text)
     except InputError as error:
         raise InputError(f"{path} {error}") from error
+
+
+def toml_value(value: object, *, comparable: bool = False) -> str:
+    r"""A value in TOML, on one line, as it stands behind the sign of equality.
+
+    Args:
+        comparable: whether equal values get equal text: keys in order, ASCII alone, and anything
+            that TOML has no form for as Python shows it.
+
+    Raises:
+        TypeError: a value that no run file holds, such as a date.
+
+    >>> print(toml_value({'a" = 1, "b.py': [True, "\U0001f600"]}, comparable=True))
+    {"a\" = 1, \"b.py" = [true, "\U0001f600"]}
+    """
+
+    def text(one: object) -> str:
+        return toml_value(one, comparable=comparable)
+
+    match value:
+        case str() if comparable:
+            return _PAIR.sub(_one_escape, json.dumps(value)).replace("\x7f", "\\u007f")
+        case str():
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case bool() | float():
+            return str(value).lower()
+        case Mapping():
+            keys = sorted(value) if comparable else value
+            return f"{{{', '.join(f'{text(str(key))} = {text(value[key])}' for key in keys)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(text, value))}]"
+        case _ if comparable or isinstance(value, int):
+            return str(value)
+    raise InputTypeError(f"{value!r} of type {type(value).__name__} has no place in a run file")
+
+
+_PAIR = re.compile(r"\\ud[89ab]..\\ud[c-f]..")  # how JSON escapes what TOML does by one
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    held: str = json.loads(f'"{found[0]}"')
+    return f"\\U{ord(held):08x}"
 
 
 class NotToml(InputError):

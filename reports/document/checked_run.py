@@ -11,15 +11,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeGuard, TypeVar
+from typing import TypeGuard
 
 from ...privacy.errors import InputError
 from ...privacy.formats.json_text import parse_json, read_json
 from ...privacy.plain_text import plain
 from ...privacy.releases.ledger import Spent
-from ...runs.audit.evidence import LastModel, Membership
-from ...runs.audit.evidence_schema import Attack, Audit
-from ...runs.described import LARGEST_OBJECT, Described
+from ...runs.described import LARGEST_OBJECT
 from ...runs.folder import folder as run_folder
 from ...runs.folder.resume import read_run
 from ...runs.folder.signature import check_signature
@@ -27,7 +25,9 @@ from ...runs.plan.opinions import second_traces
 from ...runs.plan.plan import Plan
 from ...runs.run_file.run_file import RunFile
 from ..judgement.facts import Facts, facts_of_report
+from ..judgement.gate import Decision, decide
 from ..judgement.policy import Policy
+from ..judgement.remedies import limit_fixes, limit_risks
 from ..schema import REPORT_SCHEMA, Report
 from .collect import collect
 
@@ -37,7 +37,6 @@ _TOLERANCE = 1e-6
 # When and where the report was made; the rest is the run's.
 # The total is of other folders too, which need not be here; audits of a run file go on.
 _OF_THE_REPORT = frozenset({"/made", "/tool/version", "/run/device", "/total", "/trail"})
-_Evidence = TypeVar("_Evidence", bound=Described)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,11 +96,6 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     """
     read = read_run(folder)
     _check_closed(folder)
-    for name in run_folder.attack_files(folder):
-        read_evidence(folder / name, Attack)
-    read_evidence(folder / run_folder.AUDIT, Audit)
-    read_evidence(folder / run_folder.MEMBERSHIP, Membership)
-    read_evidence(folder / run_folder.LAST_MODEL, LastModel)
     reported = (folder / run_folder.PRIVACY).exists()
     told = _told_of(folder) if reported and hold_report else None
     report = collect(folder, recipients=told, read=read)
@@ -117,19 +111,19 @@ def read_checked_run(folder: Path, *, hold_report: bool = True) -> CheckedRun:
     )
 
 
-def read_evidence(path: Path, kind: type[_Evidence]) -> _Evidence | None:
-    """An attack or an audit as it was written; None if there is none.
+def check_run(folder: Path, policy: Policy) -> Decision:
+    """Check a finished run against a policy, for every program that asks.
 
     Raises:
-        ValueError: the file is none of its kind.
+        FileNotFoundError: no run is in the folder.
+        ValueError: its files were changed, do not belong together, or cannot be read.
     """
-    if not path.exists():
-        return None
-    return kind.read(
-        path,
-        refusal=lambda at, what: (
-            f"{plain(path)} cannot be read as evidence: {plain(at)}: {plain(what)}; make it again"
-        ),
+    run = read_checked_run(folder)
+    return decide(
+        policy,
+        run.facts_for(policy),
+        fixes=limit_fixes(run.config, run.spent),
+        risks=limit_risks(run.config, run.spent),
     )
 
 

@@ -6,6 +6,7 @@ report is one as of a run of ours, on the same page: what is "proven" there is "
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +37,8 @@ from ...runs.plan.schema import Planned
 from ...runs.recorder.outcome import FILE as CONFORMANCE
 from ...runs.recorder.outcome import Held, read_held, read_kept_audit
 from ...training.accounts.declared import DeclaredAccount, account_of_releases, usual_adversaries
-from ..judgement.facts import FigureRequirement, facts_of_report
-from ..judgement.findings import Kind, Outcome
+from ..judgement.facts import Facts, FigureRequirement, facts_of_report
+from ..judgement.findings import Kind, Outcome, judge
 from ..judgement.gate import Decision, Requirement, audits, limit_name, proofs
 from ..judgement.policy import Evidence, Limit, Policy
 from ..judgement.sentence import KINDS, fill, text_of
@@ -173,7 +174,7 @@ def decide_declared(
     found = list[Requirement]()
     for limit, one in zip(policy.limits, accounts, strict=True):
         for asked in FigureRequirement.of_limit(limit):
-            outcome, said = _held(asked, one, evidence=policy.evidence, victim=victim)
+            outcome, said = _judged(asked, one, evidence=policy.evidence, victim=victim)
             name = plain(limit_name(asked))
             found.append(Requirement(name=name, outcome=outcome, sentence=plain(said, most=None)))
     if all(one.outcome is Outcome.NOT_APPLICABLE for one in found):
@@ -196,47 +197,61 @@ def _is_there(adversary: str, log: ReleaseLog) -> bool:
     return log.header.agents > 1 or adversary not in (WORST_NEIGHBOUR, ALL_OTHERS)
 
 
-def _held(
+_OVER = {
+    Kind.OTHER_UNIT: "The figure is about one {one.unit}, and the limit about one {asked.unit}.",
+    Kind.OTHER_ADJACENCY: "The figure is for adjacency {one.adjacency}, and the limit for "
+    "{asked.adjacency}; account with --adjacency {asked.adjacency}.",
+    Kind.LARGER_DELTA: "The figure is at delta {delta}, above {asked_delta}; account with --delta "
+    "{asked_delta}.",
+    Kind.ONE_VICTIM: "The figure is about the records of agent {victim} alone; leave --victim out.",
+    Kind.UNPROTECTED: "Epsilon is infinite: {one.because}.",
+    Kind.INEXPRESSIBLE: "Epsilon is infinite: {one.because}.",
+    Kind.RISK_OVER: "Membership tests come to {reached}, as declared, over {asked.goal.words}.",
+    Kind.OVER: "Epsilon is {epsilon}, as declared, above {asked.epsilon:g}.",
+    Kind.HEURISTIC: "Epsilon is {one.status}: no upper bound is known.",
+}
+"""What is said of a figure that is over its limit, by its first of these findings."""
+
+
+def _judged(
     asked: FigureRequirement, account: DeclaredAccount, *, evidence: Evidence, victim: int | None
 ) -> tuple[Outcome, str]:
     if not _is_there(asked.adversary, account.log):
         return Outcome.NOT_APPLICABLE, "The system has one agent, and no other."
-    one, goal = account[asked.adversary], asked.goal
-    if str(one.unit) != asked.unit:
-        return Outcome.OVER, (
-            f"The figure is about one {one.unit}, and the limit about one {asked.unit}."
-        )
-    if str(one.adjacency) != asked.adjacency:
-        return Outcome.OVER, (
-            f"The figure is for adjacency {one.adjacency}, and the limit for {asked.adjacency}; "
-            f"account with --adjacency {asked.adjacency}."
-        )
-    if goal is None and one.delta > asked.delta:
-        return Outcome.OVER, (
-            f"The figure is at delta {small(one.delta)}, above {small(asked.delta)}; account "
-            f"with --delta {small(asked.delta)}."
-        )
-    if victim is not None:
-        return Outcome.OVER, (
-            f"The figure is about the records of agent {victim} alone; leave --victim out."
-        )
-    # The figure itself.
-    if math.isinf(one.epsilon):
-        return Outcome.OVER, f"Epsilon is infinite: {one.because}."
-    said = f"Epsilon is at most {bound(one.epsilon)}"
-    if goal is not None:
-        reached = account.reached(one.adversary, goal)
-        said = f"Membership tests come to {bound(reached, 4)}"
-        if reached > goal.figure:
-            return Outcome.OVER, f"{said}, as declared, over {goal.words}."
-        said = f"{said} at most"
-    elif asked.epsilon is None or one.epsilon > asked.epsilon * (1 + 1e-12):
-        return Outcome.OVER, (
-            f"Epsilon is {bound(one.epsilon)}, as declared, above {asked.epsilon:g}."
+    one, header = account[asked.adversary], account.log.header
+    facts = Facts(
+        claims=list(account.guarantees.values()),
+        target=None,
+        limit=None,
+        delta=one.delta,
+        algorithm=header.system,
+        form="declared",
+        agents=header.agents,
+        encrypted=header.encrypted,
+        rounds=account.rounds,
+        noise_multiplier=account.noise_multiplier,
+        seeded=False,
+        victim=victim,
+        declared=_declared(account),
+    )
+    risks = functools.cache(lambda claim, goal: account.reached(claim.adversary, goal))
+    found = {finding.kind for finding in judge(facts, asked, risks=risks)}
+    tested = asked.goal is not None and one.is_bound and math.isfinite(one.epsilon)
+    reached = bound(risks(one, asked.goal), 4) if tested else ""
+    if reason := next((said for kind, said in _OVER.items() if kind in found), ""):
+        return Outcome.OVER, reason.format(
+            one=one,
+            asked=asked,
+            victim=victim,
+            reached=reached,
+            epsilon=bound(one.epsilon),
+            delta=small(one.delta),
+            asked_delta=small(asked.delta),
         )
     # Even a declared figure holds only if the list is true, which needs evidence.
-    if one.status not in (Status.DECLARED, Status.CHECKED):
-        return Outcome.OVER, f"Epsilon is {one.status}: no upper bound is known."
+    said = f"Epsilon is at most {bound(one.epsilon)}"
+    if asked.goal is not None:
+        said = f"Membership tests come to {reached} at most"
     said = f"{said} if the list of releases is true"
     if asked.adversary == SERVER and SERVER not in usual_adversaries(account.log):
         return Outcome.MISSING, f"{said}, which names no server; leave the limit out if none is."
@@ -494,12 +509,17 @@ def report_of_logs(found: DeclaredSystem) -> Report:
                 for path in (*log.paths, *_kept_beside(log.paths[0].parent, found))
             },
         ),
-        declared=Declared(
-            status=account.status if account.status.is_finite else log.status,
-            releases=sum(map(len, log.rounds.values())),
-            depends_on="public" if log.header.public else "released",
-            checks=None if held is None else KeptChecks.from_object(held),
-        ),
+        declared=_declared(account, held),
+    )
+
+
+def _declared(account: DeclaredAccount, held: Held | None = None) -> Declared:
+    log = account.log
+    return Declared(
+        status=account.status if account.status.is_finite else log.status,
+        releases=sum(map(len, log.rounds.values())),
+        depends_on="public" if log.header.public else "released",
+        checks=None if held is None else KeptChecks.from_object(held),
     )
 
 

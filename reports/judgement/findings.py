@@ -265,11 +265,11 @@ def _of_tests(
     computed: Sequence[Fix],
     risks: Risks | None,
 ) -> tuple[Finding, ...]:
-    """Hold membership tests against what they may achieve; only a proven bound passes."""
+    """Hold membership tests against what they may achieve; only an upper bound passes."""
     goal = asked.goal
     findings = [_finding(kind, facts, claim, asked, computed) for kind in kinds]
-    # Only a proven and finite figure has tests to hold against the goal.
-    if goal is None or math.isinf(claim.epsilon) or not claim.proven or facts.seeded:
+    # Only an upper bound, proven or declared, has tests to hold against the goal.
+    if goal is None or math.isinf(claim.epsilon) or not claim.is_bound or facts.seeded:
         return tuple(findings)
     reached = 1.0 if risks is None else risks(claim, goal)
     over = not reached <= goal.figure

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ...privacy.formats.toml_text import toml_value
 from ...training.own.names import is_own
 from ...training.own.objects import OBJECT, give
 
@@ -60,37 +60,13 @@ class Call:
         '{key = "data.name", name = "mine:rows", options = {"path" = "a.npy", "test" = true}}'
         """
         key = self.key.removeprefix("[").replace("] ", ".")
-        given = f", options = {in_toml(self.options)}" if self.options else ""
+        given = f", options = {toml_value(self.options, comparable=True)}" if self.options else ""
         return f"{{key = {json.dumps(key)}, name = {json.dumps(self.name)}{given}}}"
 
     @property
     def is_code(self) -> bool:
         """Whether the name is imported, and not given by Python."""
         return not self.name.startswith(OBJECT)
-
-
-def in_toml(value: object) -> str:
-    r"""A value in TOML, in one line of ASCII.
-
-    >>> print(in_toml({'a" = 1, "b.py': [True, "é\\\U0001f600"]}))
-    {"a\" = 1, \"b.py" = [true, "\u00e9\\\U0001f600"]}
-    """
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{in_toml(str(k))} = {in_toml(value[k])}" for k in sorted(value))
-        return f"{{{inside}}}"
-    if isinstance(value, str):
-        return _PAIR.sub(_one_escape, json.dumps(value)).replace("\x7f", "\\u007f")
-    if isinstance(value, Sequence):
-        return f"[{', '.join(map(in_toml, value))}]"
-    return str(value).lower() if isinstance(value, bool | float) else str(value)
-
-
-_PAIR = re.compile(r"\\ud[89ab]..\\ud[c-f]..")  # how JSON escapes what TOML does by one
-
-
-def _one_escape(found: re.Match[str]) -> str:
-    held: str = json.loads(f'"{found[0]}"')
-    return f"\\U{ord(held):08x}"
 
 
 def calls_of(

@@ -34,6 +34,7 @@ from pydantic import Field
 from ...privacy.bounded import check_size, leads_inside, read_bounded
 from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
+from ...privacy.formats.toml_text import toml_value
 from ...training.own.names import (
     installed_digests,
     modules_of,
@@ -44,7 +45,7 @@ from ...training.own.names import (
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
 from ..described import Described
-from .own_tables import Call, in_toml
+from .own_tables import Call
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.
 #
@@ -441,13 +442,16 @@ def _check_trusted(folder: Path, calls: Collection[Call], held: Sources) -> None
     if not missing and not uncalled:
         return
     what = "names code that would be run, and that somebody else may have written: "
-    what += ", ".join(f"{in_toml(path)} (sha256 {wanted[path][:12]})" for path in missing)
+    what += ", ".join(
+        f"{toml_value(path, comparable=True)} (sha256 {wanted[path][:12]})" for path in missing
+    )
     if not missing:
         what = "calls what the policy pins in a way that it does not name: "
         what += ", ".join(f"{call.key}={call.name!a}" for call in uncalled)
+    allowed = _cut(toml_value(wanted, comparable=True))
     raise InputError(
         f"{folder} {_cut(what)}; read its run.toml and {folder / COPIES}, then add --trust-code, "
-        f"or let a policy say [code] allow = {_cut(in_toml(wanted))} and beside it "
+        f"or let a policy say [code] allow = {allowed} and beside it "
         f"names = [{_cut(', '.join(call.line for call in foreign))}]"
     )
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import math
 import re
 from collections import Counter
@@ -27,7 +26,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from ...privacy.errors import InputError, all_problems, did_you_mean
-from ...privacy.formats.toml_text import read_toml
+from ...privacy.formats.toml_text import read_toml, toml_value
 from ...privacy.plain_text import plain
 from ..errors import STATED, sentence
 from ..run_file.run_file import RunFile, read_tables, write_toml
@@ -273,7 +272,7 @@ def file_text(sweep: SweepFile, base: Mapping[str, object]) -> str:
     seeds = whole.pop("seeds")
     tables = write_toml({**{k: v for k, v in whole.items() if k != "base"}})
     run = write_toml({"base": dict(base)})
-    return f"seeds = {toml_of(seeds)}\n\n{tables}\n{run}"
+    return f"seeds = {toml_value(seeds)}\n\n{tables}\n{run}"
 
 
 # Values of a swept key: how they are shown, what they change of the run file, what is refused.
@@ -376,16 +375,16 @@ def choice_of(key: str, value: Any) -> Choice:
         label = value.get("label")
         value = {k: v for k, v in value.items() if k != "label"}
         shown = label or ", ".join(f"{k}={_text(v)}" for k, v in value.items())
-        return Choice(shown=str(shown), overrides=(f"{key}={toml_of(value)}",))
+        return Choice(shown=str(shown), overrides=(f"{key}={toml_value(value)}",))
     if not isinstance(value, Mapping):
-        return Choice(shown=_text(value), overrides=(f"{key}={toml_of(value)}",))
+        return Choice(shown=_text(value), overrides=(f"{key}={toml_value(value)}",))
     together = {k: v for k, v in value.items() if k != "label"}
     first = together.get(key)
     beside = [f"{k}={_text(v)}" for k, v in together.items() if k != key]
     words = ", ".join(([] if first is None else [_text(first)]) + beside)
     return Choice(
         shown=str(value.get("label", words)),
-        overrides=tuple(f"{k}={toml_of(v)}" for k, v in together.items()),
+        overrides=tuple(f"{k}={toml_value(v)}" for k, v in together.items()),
     )
 
 
@@ -397,22 +396,7 @@ def _together(value: Any) -> Mapping[str, object]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else toml_of(value)
-
-
-def toml_of(value: Any) -> str:
-    """A value as it stands behind the sign of equality."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return f"[{', '.join(map(toml_of, value))}]"
-    if isinstance(value, Mapping):  # such as a pattern of rounds
-        return f"{{{', '.join(f'{json.dumps(k)} = {toml_of(v)}' for k, v in value.items())}}}"
-    written = write_toml({"t": {"v": value}})
-    body = written.partition("\n")[2]
-    if body.startswith("v = "):
-        return " ".join(body.removeprefix("v = ").split())
-    raise InputError(f"{value!r} is no value of a key; give a number, a word or a list")
+    return value if isinstance(value, str) else toml_value(value)
 
 
 def brief(value: object) -> str:

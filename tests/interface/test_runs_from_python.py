@@ -92,6 +92,10 @@ def test_a_run_is_audited_reported_and_checked(tmp_path):
     assert "PASSED" in repr(checked).upper()
     strict = {**POLICY, "limits": [{**POLICY["limits"][0], "epsilon": 0.1}]}
     assert not run.check(strict).passed
+    # What membership tests come to is found as by `overhear check`.
+    tests = {"adversary": "eavesdropper", "max_advantage": 0.999}
+    assert run.check({**POLICY, "limits": [tests]}).passed
+    assert not run.check({**POLICY, "limits": [tests | {"max_advantage": 1e-3}]}).passed
     with pytest.raises(FileExistsError, match="exists"):
         run.audit()
 
@@ -198,8 +202,8 @@ def test_a_folder_without_a_run_is_told(name, tmp_path):
 
 
 def test_values_become_overrides_as_toml_has_them():
-    found = overrides_of({"attack.presets": ("idlg",), "data": {"name": 'a"b'}, "a.b": True})
-    assert found == ['attack.presets=[ "idlg", ]', 'data.name="a\\"b"', "a.b=true"]
+    found = overrides_of({"attack.presets": ("idlg",), "data": {"name": 'a"b  c'}, "a.b": True})
+    assert found == ['attack.presets=["idlg"]', 'data.name="a\\"b  c"', "a.b=true"]
 
 
 def test_a_report_of_logs_is_that_of_a_declared_system(tmp_path):

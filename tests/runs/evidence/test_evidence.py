@@ -1,6 +1,7 @@
 """Evidence beside a proof."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -26,7 +27,11 @@ def test_an_audit_is_read_as_it_was_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", "{}", json.dumps(sample_audit() | {"verdict": "fine"})]
+    "text",
+    [
+        *("", "\x00", "{", "[]", "{}", json.dumps(sample_audit() | {"verdict": "fine"})),
+        json.dumps(sample_audit() | {"confidence": math.nan}),
+    ],
 )
 def test_evidence_that_cannot_be_read_is_refused_and_not_left_out(tmp_path, text):
     (tmp_path / "audit.json").write_text(text)
