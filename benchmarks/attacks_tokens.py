@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from overhear.attacks import Observation, TokenReconstruction, reconstruct_tokens
-from overhear.attacks.scoring.tokens import score_tokens
+from overhear.runs.attack.tokens import score_tokens
 from overhear.training.models.parameters import flatten
 
 VOCABULARY, CLASSES = 1000, 4

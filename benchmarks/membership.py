@@ -15,8 +15,8 @@ from pathlib import Path
 
 from overhear.runs.audit.evidence import Membership, MembershipRow
 from overhear.runs.audit.membership import audit_membership
-from overhear.runs.audit.requests import MembershipRequest
 from overhear.runs.folder.run import train_run
+from overhear.runs.requests import MembershipRequest
 from overhear.runs.run_file.run_file import load_run_file
 
 PLAIN = """

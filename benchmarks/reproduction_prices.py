@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from overhear.reports.reproduced.paper_result import SCALES
-from overhear.reports.reproduced.registry import ENTRIES, entry_named
+from overhear.reports.reproduced.paper_result import ENTRIES, SCALES, entry_named
 from overhear.reports.reproduced.work_estimates import (
     Seconds,
     digest_of,

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from ..interface.requests import ACCOUNTANTS, ADJACENCIES, BudgetRequest
+from ..runs.requests import ACCOUNTANTS, ADJACENCIES, BudgetRequest
 from .terminal.options import Format, IsThere, TableOrJson
 from .terminal.terminal import make_console, print_json, say, write
 

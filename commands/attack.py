@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..runs.attack.request import GradientRequest
-from ..runs.audit.requests import MembershipRequest
+from ..runs.requests import GradientRequest, MembershipRequest
 from .terminal.options import (
     NO_RUN,
     Device,

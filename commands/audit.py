@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..runs.audit.requests import LastModelRequest
+from ..runs.requests import LastModelRequest
 from .terminal.options import (
     NO_RUN,
     Device,
@@ -393,7 +393,7 @@ def audit_scores(
     training. The exit code is 4 if they contradict the claim.
     """
     from ..attacks.foreign import scores_audit
-    from ..attacks.foreign.score_file import read_scores
+    from ..attacks.foreign.scores_audit import read_scores
     from ..runs.errors import ContradictedProof
 
     claimed = _claim(claim or (), ledger)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ..privacy.guarantee import Guarantee
     from ..reports.judgement.advice import Advice
     from ..reports.judgement.gate import Decision
-    from ..runs.plan.design_words import Compared, Row
     from ..runs.plan.plan import Plan
+    from ..runs.plan.schema import Compared, Row
     from ..runs.readiness import Readiness
     from ..runs.run_file.run_file import RunFile
     from ..training.accounts.traced_twice import TracedTwice
@@ -153,7 +153,7 @@ def plan(
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
     if asked.recipients is not None:
-        from ..runs.plan.recipients import recipients as recipients_of
+        from ..runs.plan.opinions import recipients as recipients_of
 
         far = recipients_of(config, planned, asked.recipients)
     # One object of JSON, one paragraph, or tables.

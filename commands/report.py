@@ -173,7 +173,7 @@ def _decided(folder: Path, wanted: Policy) -> Decision:
     from .terminal.progress import waiting
 
     with waiting(make_console(stderr=True), "check", "computing the figures anew from the run"):
-        from ..reports.document.checked_run import check_run
+        from ..reports.document.collect import check_run
 
         return check_run(folder, wanted)
 

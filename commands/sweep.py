@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..reports.requests import PlotRequest, ReproduceRequest
+from ..runs.requests import PlotRequest, ReproduceRequest
 from .terminal.options import EngineRequest, Format, IsThere, Retry, TableOrJson
 from .terminal.signals import stop_of_command
 from .terminal.terminal import make_console, print_json, say, write
@@ -190,7 +190,7 @@ def reproduce(
     seeds of later calls fill up.
     """
     from ..privacy.errors import InputError
-    from ..reports.reproduced.registry import entry_named
+    from ..reports.reproduced.paper_result import entry_named
     from ..reports.reproduced.work_estimates import scale_named, stored_price
 
     at = scale_named(scale)
@@ -237,7 +237,7 @@ def _list(
 ) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ..privacy.errors import InputError
-    from ..reports.reproduced.registry import ENTRIES
+    from ..reports.reproduced.paper_result import ENTRIES
     from ..reports.reproduced.work_estimates import part_of, price_of
     from .terminal.progress import sweep_progress
 

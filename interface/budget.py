@@ -29,8 +29,7 @@ from ..privacy.batches.sampling import Drawing, Scheme
 from ..privacy.errors import InputError, InputTypeError
 from ..privacy.participation import Event, poisson
 from ..runs.numbers import bound, lower_bound, rounded_down, small
-from ..runs.requests import by_keywords
-from .requests import BudgetRequest
+from ..runs.requests import BudgetRequest, by_keywords
 
 if TYPE_CHECKING:
     from ..privacy.accounting.risk import Risk

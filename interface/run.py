@@ -221,7 +221,7 @@ class Run(Shown):
             FileNotFoundError: no policy is there.
             ValueError: the policy or the run cannot be read.
         """
-        from ..reports.document.checked_run import check_run
+        from ..reports.document.collect import check_run
         from ..reports.judgement.policy import load_policy, policy_of
         from ..runs.run_file.trust import trusting
 

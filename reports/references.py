@@ -8,13 +8,17 @@ What is known of a figure of a run: its status after what was released, its sign
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from ..privacy.errors import InputError
 from ..privacy.guarantee import Status
+from ..privacy.plain_text import plain_lines
 from ..runs.numbers import bound, figure, is_infinite, lower_bound, percent, score, small
 
 Key = str | int
@@ -119,3 +123,29 @@ def epsilon_text(epsilon: float | str, *, upper: bool) -> str:
         return "∞"
     shown = bound(epsilon) if upper else figure(epsilon)
     return f"{sign_of(epsilon, upper=upper)} {shown}"
+
+
+# Templates of pages: what is put into one is escaped, for HTML and for whoever looks at it.
+
+
+@functools.cache
+def template(package: str, name: str) -> Template:
+    """A template that lies in a package, beside those that it includes."""
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+        loader=FunctionLoader(
+            lambda of: resources.files(package).joinpath(of).read_text(encoding="utf-8")
+        ),
+    )
+    return environment.get_template(name)
+
+
+def _shown(value: object) -> object:
+    """What stands in the place of a value: no text that moves others, or that is not seen."""
+    if isinstance(value, Markup):  # a drawing of ours, with names in it that are not
+        return Markup(plain_lines(str(value)))  # noqa: S704 # it was markup before
+    return plain_lines(value) if isinstance(value, str) else value

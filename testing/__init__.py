@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from .. import lazy_names
 
 if TYPE_CHECKING:
+    from .algorithm import assert_noise as assert_noise
+    from .algorithm import assert_private as assert_private
     from .algorithm import check_algorithm as check_algorithm
-    from .asserts import assert_noise as assert_noise
-    from .asserts import assert_private as assert_private
-    from .asserts import replay as replay
+    from .algorithm import replay as replay
     from .tape import released as released
 else:
-    _IN_ASSERTS = dict.fromkeys(("assert_noise", "assert_private", "replay"), "asserts")
+    _IN_ALGORITHM = ("assert_noise", "assert_private", "check_algorithm", "replay")
     # Without `__dir__`: of what that lists pytest would get each, in search of fixtures.
     __all__, __getattr__, _ = lazy_names(
-        __name__, {"check_algorithm": "algorithm", "released": "tape", **_IN_ASSERTS}
+        __name__, {"released": "tape", **dict.fromkeys(_IN_ALGORITHM, "algorithm")}
     )
 
 BUDGET = {"seconds": 60.0}

@@ -48,7 +48,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "adapters": {
         "overhear.adapters.opacus.watch": ("watch",),
-        "overhear.adapters.opacus.history": ("from_history", "DeclaredHistory"),
+        "overhear.adapters.opacus.oracle": ("from_history", "DeclaredHistory"),
         "overhear.adapters.flower.record": ("record",),
     },
     "reports": {
@@ -60,10 +60,9 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.runs.stop": ("Stop", "Interrupted"),
         "overhear.runs.attack.attack": ("attack_run",),
         "overhear.runs.audit.audit": ("audit_config", "audit_folder"),
-        "overhear.reports.document.collect": ("collect", "report_run"),
+        "overhear.reports.document.collect": ("collect", "read_checked_run", "report_run"),
         "overhear.reports.schema": ("report_schema",),
         "overhear.reports.judgement.policy": ("Policy", "load_policy", "policy_schema"),
-        "overhear.reports.document.checked_run": ("read_checked_run",),
         "overhear.reports.judgement.gate": ("decide",),
         "overhear.reports.compare": ("compare_runs",),
         "overhear.reports.total.total": ("total_of_runs",),

@@ -26,13 +26,13 @@ import torch
 from PIL import Image
 from safetensors.torch import save
 
-from overhear.attacks.foreign.score_file import read_scores
-from overhear.attacks.inversion.checkpoint import Checkpoint as SearchCheckpoint
+from overhear.attacks.foreign.scores_audit import read_scores
+from overhear.attacks.inversion.optimisation import Checkpoint as SearchCheckpoint
 from overhear.privacy.formats import json_text
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
-from overhear.reports.document.checked_run import _told_of
+from overhear.reports.document.collect import _told_of
 from overhear.reports.document.html import read_found, render_found
 from overhear.reports.judgement.policy import load_policy
 from overhear.reports.reproduced.paper_result import read_figures
@@ -57,7 +57,7 @@ from overhear.training.data.columns import declared
 from overhear.training.data.own_data import read_npy, read_npz
 from overhear.training.data.readers import read_cifar10, read_idx, read_image_folder, read_libsvm
 from overhear.training.data.table import read_table
-from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from overhear.training.engine.tensor_file import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.transcript import Message, Transcript
 from overhear.training.graphs.participation import read_active_file
 from overhear.training.graphs.topologies import read_graph_file
@@ -492,9 +492,9 @@ _SWEEP = b'base = "run.toml"\nseeds = 2\n[grid]\n"training.rounds" = [3, 4]\n'
 _RING = Cells(name="t", scale="small", swept={"small": {"graph.name": ["ring"]}})
 _SVM = b"1 1:0.5 3:1\n-1 2:0.25\n" * 8
 READERS = (
-    Reader("attacks/foreign/score_file.py", ("text",), "s.csv",
+    Reader("attacks/foreign/scores_audit.py", ("text",), "s.csv",
            b"score,included\n" + b"0.5,1\n-1,0\n" * 9, read_scores),
-    Reader("attacks/inversion/checkpoint.py", ("safetensors",), "c.safetensors",
+    Reader("attacks/inversion/optimisation.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
     Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
@@ -504,7 +504,7 @@ READERS = (
     Reader("privacy/releases/person_ledger.py", ("jsonl",), "p.jsonl",
            chained({"schema": "person-1"}), read_person_ledger),
     Reader("privacy/releases/log.py", ("jsonl",), "0.jsonl", _LOG, read_log),
-    Reader("reports/document/checked_run.py", ("json",), "privacy.json",
+    Reader("reports/document/collect.py", ("json",), "privacy.json",
            b'{"recipients": {"victim": 3}}', _beside(_told_of)),
     Reader("reports/document/html.py", ("json",), "attack.json", _FOUND.encode(),
            lambda path: render_found(path.parent, read_found(path.parent))),
@@ -584,7 +584,7 @@ READERS = (
     Reader("training/data/table_rows.py", ("text",), "t.csv", CSV, _table("csv")),
     Reader("training/data/table_rows.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
-    Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
+    Reader("training/engine/tensor_file.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(
                path, Checkpoint(round=4, state={"x": torch.ones(3, 2)})), "c.safetensors"),
            load_checkpoint),

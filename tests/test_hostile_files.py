@@ -13,7 +13,7 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.runs.folder.released import forget_states
-from overhear.training.engine.checkpoint import round_files, round_name
+from overhear.training.engine.tensor_file import round_files, round_name
 from overhear.training.engine.transcript import Transcript
 from tests.hostile_files import HOSTILE, READERS, Reader, mutated
 from tests.test_architecture import ORDER, ROOT, modules
@@ -125,18 +125,16 @@ OUTSIDE = {
     "runs/folder/ranks.py": "what ranks of this run say",
     "runs/folder/rendezvous.py": "what ranks of this run say",
     "runs/folder/place.py": "of the system, and our own files",
-    "reports/template.py": "our own templates",
+    "reports/references.py": "our own templates",
     "reports/document/html.py": "our own table of deployments",
     "reports/judgement/sentence.py": "our own sentences",
     "privacy/published/claim.py": "our own citations",
-    "reports/reproduced/registry.py": "our own entries",
+    "reports/reproduced/paper_result.py": "our own entries",
     "reports/reproduced/review.py": "our own scores",
-    "runs/run_file/own_tables.py": "a quoted text, which a pattern found",
     "reports/reproduced/work_estimates.py": "our own file",
     "interface/shown.py": "the report that was just written",
-    "commands/new.py": "our own template",
-    "commands/demo.py": "our own run file, and the report that was just written",
-    "commands/terminal/completion.py": "our own files",
+    "commands/train.py": "our own template and run file, and the report that was just written",
+    "commands/terminal/options.py": "our own files",
 }
 
 
@@ -175,7 +173,6 @@ WITHOUT_FILE = {
     "adapters/flower/record.py",  # sentences that are compared with a new one
     "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
-    "reports/document/collect.py",  # copies pictures as they are
     "reports/reproduced/verdicts.py",  # pictures.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "reports/sweep/plot.py",  # pictures.py

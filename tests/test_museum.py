@@ -14,8 +14,7 @@ from overhear.privacy.releases.chained_file import READABLE
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import SCHEMA, compose, read_person_ledger
-from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import report_run
+from overhear.reports.document.collect import read_checked_run, report_run
 from overhear.reports.total.total import add_runs, person_total, run_of_folder, total_of_runs
 from overhear.runs.folder.released import read_released
 from overhear.runs.folder.resume import resume_run

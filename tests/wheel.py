@@ -15,8 +15,8 @@ import pytest
 
 import overhear
 from overhear.commands import cli
-from overhear.commands import demo as of_demo
-from overhear.commands.new import What
+from overhear.commands import train as of_demo
+from overhear.commands.train import What
 from tests.test_doctests import PARTS, names
 
 ROOT = Path(__file__).resolve().parents[1]

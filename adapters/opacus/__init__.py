@@ -4,7 +4,7 @@ with oh.record("runs/opacus", system=opacus.watch(optimizer, loader), keep="all"
     ...                                                # the training as it stands
 """
 
-from .history import DeclaredHistory, from_history
+from .oracle import DeclaredHistory, from_history
 from .watch import watch
 
 __all__ = ["DeclaredHistory", "from_history", "watch"]

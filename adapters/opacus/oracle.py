@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,116 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, InputTypeError
+from ...privacy.guarantee import Statement
+from ...privacy.releases.lines import SCHEMA
+from ...privacy.releases.log import read_log
+from ...privacy.releases.values import integer, number, positive, probability, shown
+from ...runs.recorder.keeping import gradient_of_each
+from ...training.accounts.declared import DeclaredAccount, account_of_releases
+
+# The log of a training that is finished, from the history that Opacus' accountant kept of it.
+
+
+_MOST_STEPS = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredHistory:
+    """A log that was written from a history; nothing of it can be checked.
+
+    Attributes:
+        path: of the log.
+    """
+
+    path: Path
+
+    def account(self, *, delta: float) -> DeclaredAccount:
+        """What the releases cost each adversary."""
+        return account_of_releases(read_log(self.path), statement=Statement(delta=delta))
+
+
+def from_history(
+    history: Sequence[tuple[float, float, int]],
+    path: str | Path,
+    *,
+    poisson_sampling: bool,
+    clip: float = 1.0,
+) -> DeclaredHistory:
+    """Declare a finished training by `accountant.history`, without having watched it.
+
+    Args:
+        history: (noise multiplier, sampling rate, steps) of each stretch of steps.
+        path: the log to be written, a `.jsonl` file, or a folder.
+        poisson_sampling: as `make_private` was told. A history does not say it, and without Poisson
+            sampling every record counts as in each batch, at rate 1.
+        clip: `max_grad_norm`; the figures depend on the noise multiplier alone.
+
+    Raises:
+        ValueError: no history, or a value out of range.
+        FileExistsError: the log is there.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     log = from_history([(1.0, 1 / 13, 104)], folder, poisson_sampling=True)
+    ...     round(log.account(delta=1e-5)["eavesdropper"].epsilon, 2)
+    5.49
+    """
+    if not isinstance(poisson_sampling, bool):
+        raise InputTypeError(
+            f"poisson_sampling={shown(poisson_sampling)} must be True or False, as it was given to "
+            "make_private"
+        )
+    # Steps of each stretch, as many as an account takes.
+    clip = positive(clip, "clip")
+    stretches = [_stretch(one, at) for at, one in enumerate(history)]
+    if not sum(steps for _, _, steps in stretches):
+        raise InputError(
+            "the history holds no step; give the history of the accountant that counted, "
+            "engine.accountant.history, after training"
+        )
+    if sum(steps for _, _, steps in stretches) > _MOST_STEPS:
+        raise InputError(
+            f"the history holds more than {_MOST_STEPS} steps; account for parts of it"
+        )
+    # A new log, of which each step is a line.
+    path = Path(path)
+    path = path / "releases.jsonl" if path.suffix != ".jsonl" else path
+    header = {"schema": SCHEMA, "system": "opacus", "agents": 1, "agent": 0, "clip": clip}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        raise FileExistsError(
+            f"{path} exists; a log of releases is never overwritten: name another folder, or "
+            "remove it if it is of no use"
+        )
+    with path.open("x", encoding="utf-8") as file:
+        file.write(json.dumps(header) + "\n")
+        at = 0
+        for noise, rate, steps in stretches:
+            vector: dict[str, Any] = {"owner": 0}
+            if poisson_sampling:
+                vector |= {"rate": rate, "sampler": "poisson"}
+            release = {
+                "from": 0, "to": "all", "kind": "gradient", "of": [vector], "noise": noise * clip,
+            }  # fmt: skip
+            for _ in range(steps):
+                file.write(json.dumps({"round": at, "releases": [release]}) + "\n")
+                at += 1
+    return DeclaredHistory(path)
+
+
+def _stretch(found: Any, at: int) -> tuple[float, float, int]:
+    if not isinstance(found, tuple | list) or len(found) != 3:
+        raise InputError(
+            f"history[{at}]={shown(found)} must be (noise multiplier, sampling rate, steps)"
+        )
+    noise, rate, steps = found
+    noise = number(noise, f"noise multiplier of history[{at}]")
+    if noise < 0:
+        raise InputError(f"noise multiplier of history[{at}] is {noise:g}, and must be at least 0")
+    most = {"least": 0, "most": _MOST_STEPS}
+    return noise, probability(rate), integer(steps, f"steps of history[{at}]", **most)
+
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -44,23 +156,13 @@ def gradients_of(
             f"the model lacks a parameter of shape {strays[0]} that the optimizer trains; give the "
             "model that make_private returned"
         )
-    trained = [names[id(of)] for of in parameters]
-    shapes = [of.shape for of in parameters]
-    sizes = [of.numel() for of in parameters]
-
-    # One record's loss as a function of the flat parameters.
-    def one(point: Tensor, others: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
-        parts = zip(trained, point.split(sizes), shapes, strict=True)
-        values = {**others, **{name: part.view(shape) for name, part, shape in parts}}
-        outputs = torch.func.functional_call(network, values, (inputs[None],))
-        return loss(outputs, target[None])
-
+    trained = {names[id(of)]: of.shape for of in parameters}
     # Its randomness differs, so that dropout is found to be another each time.
-    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, None, 0, 0), randomness="different")
+    each = gradient_of_each(network, trained, loss=loss, randomness="different")
 
     def gradients(point: Tensor, positions: NDArray[np.int64]) -> Tensor:
         if not len(positions):
-            return torch.zeros(0, sum(sizes), dtype=torch.float64)
+            return torch.zeros(0, len(point), dtype=torch.float64)
         device = parameters[0].device
         # Each record is collated by itself, so that no other is in it.
         pairs = [_pair(loader.collate_fn([loader.dataset[int(at)]])) for at in positions]
@@ -69,11 +171,10 @@ def gradients_of(
             for name, of in [*network.named_parameters(), *network.named_buffers()]
             if name not in trained
         }
-        found = torch.zeros(len(pairs), sum(sizes), dtype=torch.float64)
+        found = torch.zeros(len(pairs), len(point), dtype=torch.float64)
         for at, inputs, targets in _stacked(pairs):
-            x = inputs.double() if inputs.is_floating_point() else inputs
             with _without_hooks_of_opacus(network):
-                rows = each(point.double().to(device), others, x.to(device), targets.to(device))
+                rows = each(point.to(device), others, inputs.to(device), targets.to(device))
             found[at] = rows.detach().cpu()
         return found
 
@@ -206,8 +307,8 @@ class Replay:
             return self._left.get(round)
         if self._again is None or self._at > round:
             self._begin()
-        for number, gradient in released[self._at - self._first :]:
-            self._step(number, gradient)
+        for at, gradient in released[self._at - self._first :]:
+            self._step(at, gradient)
         return flat(self._copied)
 
     def _begin(self) -> None:

@@ -42,11 +42,10 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
 from .canaries import Directions, HappenedRound, drawn_norms, furthest, rounds_with_canaries
-from .canary_noise import Residue
+from .canary_noise import Residue, decided, likeliest, log_ratio
 from .game import Game, Scores
 from .observed_rows import ObservedRows, Projected, RowsSeen
 from .scores import first_block
-from .strength import decided, likeliest, log_ratio
 
 # Score canaries that are all data of an agent, by the matched filter of an adversary's view.
 #

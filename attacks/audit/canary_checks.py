@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 
 from ...training.noise_tests import laws
 from ..checks.result import Check, Finding
-from .canary_noise import CanaryNoise, of_observed_size, of_renewed_size
-from .strength import DECLARED, log_mixture
+from .canary_noise import DECLARED, CanaryNoise, log_mixture, of_observed_size, of_renewed_size
 
 Array = NDArray[np.float64]
 

@@ -38,9 +38,8 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ..checks.reference_sums import Oracle
 from .canaries import LENGTH, Directions, HappenedRound, Released
-from .canary_noise import Residue
+from .canary_noise import DECLARED, Residue, decided, likeliest, log_ratio
 from .observed_rows import ObservedRows, Projected, RowsSeen
-from .strength import DECLARED, decided, likeliest, log_ratio
 
 Array = NDArray[np.float64]
 

@@ -43,12 +43,10 @@ from ...training.tracing.round_trace import RoundTrace
 from ..checks.result import Check
 from .canaries import Directions, HappenedRound, rounds_with_canaries, with_codes_behind
 from .canary_checks import canary_checks
-from .canary_noise import ObservedNoise, Residue
+from .canary_noise import DECLARED, ObservedNoise, Residue, log_ratio
 from .game import CanaryGame, Played, Scores, layout_check
-from .observed_noise import heard_check
-from .observed_rows import DROWNED, Projected
+from .observed_rows import DROWNED, Projected, heard_check
 from .scores import BatchRates, Planted, Scorer
-from .strength import DECLARED, log_ratio
 from .whole_run_outcome import Column, MatchedFilter
 
 Array = NDArray[np.float64]

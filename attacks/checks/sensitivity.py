@@ -28,11 +28,10 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import NotFiniteError
-from ...privacy.noise.floor import MOST_LOST
 from ...training.data.store import Examples
 from ...training.engine.recording import GradientCall
 from ...training.models.parameters import flatten
-from ...training.step.floor import INITIAL, UNIT, Floor
+from ...training.step.floor import INITIAL, MOST_LOST, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from .chosen_records import Chosen, choose_records

@@ -22,9 +22,8 @@ from torch.utils.data import Subset
 
 from ...privacy._validate import Progress
 from ...privacy.errors import InputError, needs
-from ..membership.pool import balanced_coins, fair_coins
 from ..membership.roc import ProvenLimit, Rate, Roc, allowed_by_pair, recognised, roc
-from ..membership.scores import ATTACKS
+from ..membership.scores import ATTACKS, balanced_coins, fair_coins
 from .claimed import DELTA, Claimed
 from .own_training import OwnTraining, Train, check_dataset, confidences_of, opened
 from .scores_audit import LEAST, ScoresAudit, audit_scores

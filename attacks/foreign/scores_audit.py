@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...privacy._validate import within
 from ...privacy.accounting.trade_off import trade_off
+from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.formats.csv_rows import CsvRows
 from ..audit.audited import Verdict
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
@@ -469,3 +474,96 @@ def _digits(value: float, rounded: Callable[[float], int]) -> str:
         return f"{value:g}"
     scale = 10.0 ** (2 - math.floor(math.log10(value)))
     return f"{rounded(value * scale) / scale:.3g}"
+
+
+# A file of scores: `score,included[,canary]`, one row a canary, with a bound on its size.
+
+
+_MOST_BYTES = 128 << 20
+_COLUMNS = ("score", "included", "canary")
+_COINS = {"1": True, "true": True, "in": True, "0": False, "false": False, "out": False}
+
+
+class ScoreFile(NamedTuple):
+    """(m,) each: scores and coins."""
+
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
+
+
+def read_scores(path: Path) -> ScoreFile:
+    r"""Read a file of scores.
+
+    Args:
+        path: comma-separated text in UTF-8 with a line of names.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: too large, no text, a column that is missing, unknown or there twice, a value
+            that is none, or a canary that is named twice.
+    """
+    try:
+        text = read_bounded(path, _MOST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(
+            f"{path} is no text in UTF-8; save the scores as comma-separated text"
+        ) from None
+    return _read(path, CsvRows(path, StringIO(text, newline="")))
+
+
+def _read(path: Path, rows: CsvRows) -> ScoreFile:
+    names = [name.strip().lower() for name in next(rows, [])]
+    _check_names(path, names)
+    scores, coins, seen = list[float](), list[bool](), set[str]()
+    # One canary a line, each of them once.
+    for row in rows:
+        if not row:
+            continue
+        where = f"{path}, line {rows.line}"
+        if len(row) != len(names):
+            raise InputError(f"{where}: {len(row)} values for {len(names)} columns")
+        if len(scores) == MOST:
+            raise InputError(f"{path} has more than {MOST} canaries; give a part of them")
+        of = dict(zip(names, (value.strip() for value in row), strict=True))
+        scores.append(_score(where, of["score"]))
+        coins.append(_coin(where, of["included"]))
+        if "canary" in of:
+            name = unicodedata.normalize("NFC", of["canary"])  # names that look alike are one
+            if name in seen:
+                raise InputError(f"{where}: canary {of['canary']!r:.40} was there; give each once")
+            seen.add(name)
+    return ScoreFile(
+        scores=np.asarray(scores, dtype=np.float64),
+        included=np.asarray(coins, dtype=np.bool_),
+    )
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    expected = f"{path} must begin with the line score,included or score,included,canary"
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{expected}; the column {name!r:.40} is there twice")
+        if name not in _COLUMNS:
+            raise InputError(f"{expected}; there is a column {name!r:.40}")
+    for name in _COLUMNS[:2]:
+        if name not in names:
+            raise InputError(f"{expected}; the column {name!r} is missing")
+
+
+def _score(where: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"{where}: score {text!r:.40} must be a number") from None
+    if np.isnan(value):
+        raise InputError(
+            f"{where}: the score is not a number; correct the run, since a canary that is left out "
+            "breaks the count"
+        )
+    return value
+
+
+def _coin(where: str, text: str) -> bool:
+    if text.lower() not in _COINS:
+        raise InputError(f"{where}: included {text!r:.40} must be one of {', '.join(_COINS)}")
+    return _COINS[text.lower()]

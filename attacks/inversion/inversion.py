@@ -56,7 +56,6 @@ from ..problem.problem import (
     with_buffers,
 )
 from ..tokens.layers import token_table
-from .checkpoint import Checkpoint, name_of
 from .fallback import (
     Search,
     anchored,
@@ -69,7 +68,7 @@ from .fallback import (
     speaks_for,
     steadied,
 )
-from .optimisation import by_slopes, finishes, optimise, with_slopes
+from .optimisation import Checkpoint, by_slopes, finishes, name_of, optimise, with_slopes
 
 # The problem that an attacker poses, with labels as far as it has them.
 #

@@ -26,9 +26,8 @@ from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import Engine
 from ...training.engine.setting import Setting
 from ...training.tracing.scripts import Scripts
-from .pool import Pool, balanced_coins, fair_coins
 from .roc import Roc, roc
-from .scores import ATTACKS, confidences_by_model
+from .scores import ATTACKS, Pool, balanced_coins, confidences_by_model, fair_coins
 
 Array = NDArray[np.float64]
 Coins = NDArray[np.bool_]

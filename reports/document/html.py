@@ -41,9 +41,8 @@ from ..judgement.facts import facts_of_report
 from ..judgement.sentence import PARTS, Figure, Sentence
 from ..judgement.verdict import Outcome, verdict
 from ..judgement.wording import who
-from ..references import HEURISTIC, References, kind_of, sign_of
+from ..references import HEURISTIC, References, kind_of, sign_of, template
 from ..schema import Report, Total
-from ..template import template
 from .summary import summary_of
 
 _SEES = {

@@ -23,13 +23,12 @@ from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound
+from ...runs.requests import ReproduceRequest
 from ...runs.stop import Stop
 from ...runs.sweep.engine import Engine
 from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, settings_words
-from ..requests import ReproduceRequest
-from ..sweep.cells import ATTACK, Cells
-from ..sweep.statistics import Mean, mean_of
+from ..sweep.cells import ATTACK, Cells, Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table
 from .paper_result import (
     LEAST_SEEDS,

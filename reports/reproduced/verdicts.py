@@ -23,8 +23,7 @@ from ...privacy.errors import InputError
 from ...privacy.formats.pictures import opened_picture
 from ...runs.sweep.results import POINTS, PointResult
 from ...training.device.later import torch
-from ..sweep.cells import ROWS, attack_name
-from ..sweep.statistics import Difference, Mean, difference_of, mean_of, own_attack
+from ..sweep.cells import ROWS, Difference, Mean, attack_name, difference_of, mean_of, own_attack
 from .paper_result import LEAST_SEEDS, Claim, Close, Entry, Figure, Order, Scale, Trend
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def level_of(figure: Figure, ours: Mean) -> Difference:
     The interval is of our seeds alone: whether the paper's +- is a deviation or an error is not
     always said. None where no run ended with a figure.
 
-    >>> from overhear.reports.sweep.statistics import mean_of
+    >>> from overhear.reports.sweep.cells import mean_of
     >>> figure = Figure(place={}, low=94.4, high=94.4, source="Table I")
     >>> found = level_of(figure, mean_of([89.0, 90.0, 88.0]))
     >>> round(found.mean, 2), round(found.low, 2), round(found.high, 2), found.count

@@ -23,12 +23,11 @@ from ...privacy.errors import InputError, needs
 from ...privacy.formats.pictures import opened_picture
 from ...privacy.plain_text import plain
 from ...runs.attack.scenario import shown_pictures
+from ...runs.requests import PlotRequest
 from ...runs.sweep.results import POINTS, PointResult
 from ...runs.sweep.sweep_file import SEED, Point, flat, kept_sweep, points_of
-from ..requests import PlotRequest
-from ..template import template
-from .cells import ROWS, Cells, attack_name
-from .statistics import Mean, mean_of, over_seeds, own_attack
+from ..references import template
+from .cells import ROWS, Cells, Mean, attack_name, mean_of, over_seeds, own_attack
 from .table import VALUES, SweepTable, check_keys, figures_of, lines_of, results_of, sweep_table
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ...runs.numbers import bound
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
 from ...training.models.metrics import Metrics
-from .statistics import (
+from .cells import (
     SCORES,
     Difference,
     Mean,

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...privacy._validate import within
 from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
-from .request import BATCH, BatchRequest
+from ..requests import BATCH, BatchRequest
 
 _MOST_STEPS = 100
 _LEAST_COPIES = 4  # of what is searched for: itself, its gradient, and two moments

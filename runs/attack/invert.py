@@ -35,6 +35,7 @@ from ...training.data.load import TableColumn
 from ...training.data.table import columns_of
 from ...training.models.parameters import with_batch_statistics
 from ..folder import folder as run_folder
+from ..requests import GradientRequest
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
 from .batch import BatchFacts, facts_of
@@ -51,7 +52,6 @@ from .prior_records import (
     read_records,
     read_tensors,
 )
-from .request import GradientRequest
 from .scenario import means
 from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens

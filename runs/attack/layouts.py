@@ -23,8 +23,8 @@ from torch.overrides import TorchFunctionMode
 from ...privacy._validate import within
 from ...privacy.errors import InputError
 from ...training.engine.tensor_file import TensorFile
+from ..requests import BATCH, GradientRequest
 from .prior_records import read_tensors
-from .request import BATCH, GradientRequest
 
 # What frameworks and loops put around the names of parameters, by what is meant.
 _KINDS: Mapping[str, str] = {

@@ -17,8 +17,8 @@ from ...attacks.inversion.crafted import least_rounds, why_not_crafted
 from ...attacks.scoring.columns import with_columns
 from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError
-from ...privacy.formats.safetensors_header import read_header
-from ...training.engine.checkpoint import load_checkpoint, round_name
+from ...privacy.formats.tensor_archives import read_header
+from ...training.engine.tensor_file import load_checkpoint, round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.names import algorithm_named
 from ..folder import folder as run_folder

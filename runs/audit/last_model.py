@@ -24,6 +24,7 @@ from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
+from ..requests import LastModelRequest
 from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
@@ -37,7 +38,6 @@ from .evidence import (
     read_last_model,
 )
 from .membership import AuditedFolder, proof_of
-from .requests import LastModelRequest
 
 _CONFIDENCE = 0.95
 _SEED_BITS = 53  # so that every reader of JSON keeps the number

@@ -13,16 +13,15 @@ from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
 from ...attacks.membership.membership import Attacked, Inference, Played, Trainer, infer_membership
-from ...attacks.membership.pool import Pool, make_pool
 from ...attacks.membership.roc import ATTACKED, Measured, ProvenLimit, Rate, exceeds, measure
-from ...attacks.membership.scores import AVERAGE, OWNER
+from ...attacks.membership.scores import AVERAGE, OWNER, Pool, make_pool
 from ...privacy._validate import Progress
 from ...privacy.adversary import FINAL_MODELS
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Status, WrittenStatus
-from ...training.engine.checkpoint import load_checkpoint
+from ...training.engine.tensor_file import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
@@ -31,6 +30,7 @@ from ..folder.records import LedgerHeader, header_of
 from ..folder.released import read_released
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
+from ..requests import MembershipRequest
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
@@ -48,7 +48,6 @@ from .evidence import (
     MembershipVerdict,
     read_membership,
 )
-from .requests import MembershipRequest
 
 # What was found of membership, as the object of membership.json and in words.
 

@@ -55,9 +55,9 @@ import torch.distributed as dist
 
 from ...privacy.errors import InputError
 from ...training.data.store import digests_of
-from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import gather
 from ...training.engine.ranks import MissingRank, Ranks
+from ...training.engine.tensor_file import Checkpoint
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..plan.plan import Plan

@@ -24,8 +24,13 @@ from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.json_text import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
-from ...training.accounts.targets import reached
-from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint, round_files
+from ...training.accounts.figures import reached
+from ...training.engine.tensor_file import (
+    BrokenCheckpoint,
+    Checkpoint,
+    load_checkpoint,
+    round_files,
+)
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, small

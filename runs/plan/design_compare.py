@@ -42,7 +42,7 @@ from ...training.exposure.guarantees import equal_epsilon
 from ...training.graphs.graph import Graph
 from ..run_file.build import data_of, draws_otherwise, graph_of, sampling_rate_of, statement_of
 from ..run_file.run_file import RunFile
-from .design_words import Compared, Row, advice, undone_by
+from .schema import Compared, Row, advice, undone_by
 from .trainable import Trained, trained
 
 # What a run file asks of a comparison of kinds of noise, refused where no design is known.

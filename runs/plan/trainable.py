@@ -18,7 +18,7 @@ from ...training.algorithms.strategy import joint_tables, matrix_of, pair_varian
 from ...training.exposure.infinite import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, validated
-from .design_words import Row
+from .schema import Row
 
 _MOST_REMEMBERED = 320  # vectors that an agent keeps; more make a run's trace slow
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...attacks.audit.canaries import drawn_norms, furthest
-from ...attacks.audit.strength import DECLARED, log_ratio
+from ...attacks.audit.canary_noise import DECLARED, log_ratio
 from ...attacks.foreign.audit_training import Planted
 from ...privacy.errors import InputError
 from ...privacy.releases.lines import Release

@@ -21,9 +21,9 @@ import torch
 from scipy.special import chdtr
 
 from ...attacks.checks.noise_residuals import residual_check
-from ...attacks.checks.pairs import test_pairs
 from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ...attacks.checks.sampler import Batches, test_batches
+from ...attacks.checks.schemes import test_pairs
 from ...privacy.releases.lines import party_name
 from ...privacy.releases.values import Clip
 from ...training.noise_tests import laws

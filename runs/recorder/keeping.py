@@ -511,24 +511,44 @@ def per_example(
     import copy
 
     network = copy.deepcopy(model).cpu().double()
-    loss = torch.nn.functional.cross_entropy if loss is None else loss
-    shapes = [(name, of.shape) for name, of in network.named_parameters()]
-    sizes = [shape.numel() for _, shape in shapes]
-
-    def one(point: Tensor, inputs: Tensor, target: Tensor) -> Tensor:
-        parts = zip(shapes, point.split(sizes), strict=True)
-        parameters = {name: part.view(shape) for (name, shape), part in parts}
-        outputs = torch.func.functional_call(network, parameters, (inputs[None],))
-        return loss(outputs, target[None])
-
-    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))
+    trained = {name: of.shape for name, of in network.named_parameters()}
+    each = gradient_of_each(
+        network, trained, loss=torch.nn.functional.cross_entropy if loss is None else loss
+    )
 
     def gradients(point: Tensor, positions: NDArray[np.int64], *, agent: int) -> Tensor:
         inputs, targets = data[agent]
         at = torch.from_numpy(np.asarray(positions))
         if not len(at):
-            return torch.zeros(0, sum(sizes), dtype=torch.float64)
-        x = inputs[at]
-        return each(point.double(), x.double() if x.is_floating_point() else x, targets[at])
+            return torch.zeros(0, len(point), dtype=torch.float64)
+        return each(point, {}, inputs[at], targets[at])
 
     return gradients
+
+
+def gradient_of_each(
+    network: nn.Module,
+    trained: Mapping[str, torch.Size],
+    *,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    randomness: str = "error",
+) -> Callable[[Tensor, dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """A function of single examples' gradients in float64, of parameters of these shapes.
+
+    Returns:
+        (point (D,), other parameters and buffers, inputs (B, ...), targets (B, ...)) -> (B, D).
+    """
+
+    def one(point: Tensor, others: dict[str, Tensor], inputs: Tensor, target: Tensor) -> Tensor:
+        parts = zip(trained, point.split([of.numel() for of in trained.values()]), strict=True)
+        values = {**others, **{name: part.view(trained[name]) for name, part in parts}}
+        outputs = torch.func.functional_call(network, values, (inputs[None],))
+        return loss(outputs, target[None])
+
+    each = torch.func.vmap(torch.func.grad(one), in_dims=(None, None, 0, 0), randomness=randomness)
+
+    def of(point: Tensor, others: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        x = inputs.double() if inputs.is_floating_point() else inputs
+        return each(point.double(), others, x, targets)
+
+    return of

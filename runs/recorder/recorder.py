@@ -15,13 +15,13 @@ from ...privacy.accounting.other_accountants import Accountant
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, InputTypeError, needed
 from ...privacy.guarantee import Statement, Unit
-from ...privacy.noise.floor import MOST_LOST, mu_lost
 from ...privacy.releases.chained_file import ChainedFile, round_number
 from ...privacy.releases.lines import Header, Loose, Release, party_name, read_release
 from ...privacy.releases.log import ReleaseLog, read_log
 from ...privacy.releases.values import SERVER, check_size, number, party, shown
 from ...training.accounts.declared import DeclaredAccount, account_of_releases
 from ...training.device.later import torch
+from ...training.step.floor import MOST_LOST, mu_lost
 from .keeping import each_of, flat_of, is_precise, keep, plain, positions_of, precision_of
 from .labels import Draws, EarlierLines, Sent, labelled, transcribed
 

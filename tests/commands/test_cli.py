@@ -15,7 +15,6 @@ import pytest
 
 from overhear.commands import __main__ as program
 from overhear.commands import cli
-from overhear.interface.requests import ACCOUNTANTS, ADJACENCIES
 from overhear.privacy import second_opinion
 from overhear.privacy.accounting.accountant import epsilon, noise_multiplier
 from overhear.privacy.formats.codec import as_text, load
@@ -26,6 +25,7 @@ from overhear.runs.plan import opinions as second_opinions
 from overhear.runs.plan import plan as plans
 from overhear.runs.plan.opinions import described
 from overhear.runs.plan.schema import SecondOpinion
+from overhear.runs.requests import ACCOUNTANTS, ADJACENCIES
 from tests.conftest import typed
 
 SETTING = ["--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]

@@ -8,8 +8,7 @@ import sys
 import pytest
 import typer
 
-from overhear.commands.cli import app, main
-from overhear.commands.terminal.anywhere import BECAME
+from overhear.commands.cli import BECAME, app, main
 from tests import warm
 from tests.small_run import run_text
 

@@ -126,7 +126,7 @@ def test_an_override_and_a_run_file_name_no_more_than_text(tmp_path):
 # Where texts leave the tool; nothing else prints.
 PRINTERS = {
     "commands/terminal/terminal.py",
-    "commands/terminal/completion.py",  # to a shell, of our own words
+    "commands/terminal/options.py",  # to a shell, of our own words
     "runs/stop.py",
     "commands/__main__.py",  # the name of a package of ours that is missing
 }

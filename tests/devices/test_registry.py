@@ -13,8 +13,8 @@ from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.audit import audit_folder
 from overhear.runs.audit.last_model import audit_last_model_of_folder
 from overhear.runs.audit.membership import audit_membership
-from overhear.runs.audit.requests import LastModelRequest, MembershipRequest
 from overhear.runs.folder.run import train_run
+from overhear.runs.requests import LastModelRequest, MembershipRequest
 from overhear.training.algorithms import ALGORITHMS
 from tests.devices.small_runs import PLACES, READ_BY_ATTACKS, SMALL, config_of, with_few_steps
 from tests.devices.stand_in import StandIn

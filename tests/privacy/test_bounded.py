@@ -27,7 +27,7 @@ from overhear.privacy.bounded import (
 )
 from overhear.privacy.errors import InputError
 from overhear.privacy.formats.numpy_arrays import PackedArrays
-from overhear.privacy.formats.safetensors_header import read_header
+from overhear.privacy.formats.tensor_archives import read_header
 from overhear.training.engine.tensor_file import read_tensors
 
 MEGABYTES = 100  # that a refusal may take
@@ -43,7 +43,7 @@ from overhear.runs.folder.records import Stopped, read_metrics
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.data.readers import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.privacy.formats.pictures import opened_picture
 from overhear.privacy.releases.person_ledger import read_person_ledger

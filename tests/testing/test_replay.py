@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import overhear
-from overhear.attacks.checks.frozen import frozen
+from overhear.attacks.checks.secrecy import frozen
 from overhear.privacy.errors import InputError
 from overhear.testing import assert_noise, assert_private, released, replay
 from tests.benchmark_scripts import benchmark

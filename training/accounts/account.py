@@ -29,12 +29,11 @@ from ..algorithms.learning_rates import RateSchedule, read_rates
 from ..exposure.guarantees import guarantee
 from ..graphs.graph import Topology
 from ..graphs.participation import check_missing, number_of_sets
-from ..step.missing import alike_agents
 from ..step.perform import perform
 from ..step.script import Operation, TooManyOperations
 from ..tracing.linear_forms import NoiseSources
 from ..tracing.scripts import Basis, trace_round, with_copies
-from ..tracing.trace import check_noise
+from ..tracing.trace import alike_agents, check_noise
 from ..tracing.traced_round import TracedRound
 from .accounted_run import AccountedRun, check_pattern, is_amplified
 from .figures import FigureRequest, adversaries_of, figures_of

@@ -48,9 +48,9 @@ from .clipping import (
     plan_passes,
     stack,
 )
+from .counts import OwnCode
 from .examples_independent import Separate
 from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
-from .own_code import OwnCode
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor

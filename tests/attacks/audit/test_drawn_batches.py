@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.audit import strength
+from overhear.attacks.audit import canary_noise as strength
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import uncoded, with_codes_in_place

@@ -6,7 +6,7 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from overhear.attacks.audit import strength
+from overhear.attacks.audit import canary_noise as strength
 from overhear.attacks.audit.game import MOST, CanaryGame
 from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
 from overhear.training.algorithms import ALGORITHMS

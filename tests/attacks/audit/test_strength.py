@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from overhear.attacks.audit.strength import DECLARED, Strength, likeliest, log_mixture
+from overhear.attacks.audit.canary_noise import DECLARED, Strength, likeliest, log_mixture
 from overhear.attacks.bounds.lower_bounds import upper_limit
 from overhear.attacks.bounds.mechanism import Claim, total_variation
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from overhear.attacks.foreign.audit_training import PlantedScores, canaries
-from overhear.attacks.foreign.score_file import read_scores
+from overhear.attacks.foreign.scores_audit import read_scores
 from overhear.privacy.errors import InputError
 
 DATA = TensorDataset(

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.foreign import score_file
-from overhear.attacks.foreign.score_file import read_scores
+from overhear.attacks.foreign import scores_audit as score_file
+from overhear.attacks.foreign.scores_audit import read_scores
 from overhear.privacy.errors import InputError
 
 

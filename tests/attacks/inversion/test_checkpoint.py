@@ -4,7 +4,7 @@ import os
 import pytest
 import torch
 
-from overhear.attacks.inversion.checkpoint import Checkpoint, digest
+from overhear.attacks.inversion.optimisation import Checkpoint, digest
 from overhear.attacks.problem.observation import Observation
 
 

@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.membership.pool import balanced_coins, make_pool
-from overhear.attacks.membership.scores import AVERAGE, OWNER, confidences, confidences_by_model
+from overhear.attacks.membership.scores import (
+    AVERAGE,
+    OWNER,
+    balanced_coins,
+    confidences,
+    confidences_by_model,
+    make_pool,
+)
 from overhear.privacy.errors import InputError
 from overhear.training.data.load import load_dataset
 from overhear.training.data.store import Examples

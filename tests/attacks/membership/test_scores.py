@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
 
-from overhear.attacks.membership.pool import balanced_coins, fair_coins
 from overhear.attacks.membership.roc import roc
 from overhear.attacks.membership.scores import (
     ATTACKS,
+    balanced_coins,
+    fair_coins,
     lira_offline,
     lira_online,
     rmia_online,

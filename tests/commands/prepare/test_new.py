@@ -10,7 +10,7 @@ import pytest
 
 import overhear
 from overhear.commands.cli import main
-from overhear.commands.new import What, template
+from overhear.commands.train import What, template
 from tests.privacy.releases.logs import one, write
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.reports.reproduced import reproduce as reproducing
-from overhear.reports.reproduced.registry import ENTRIES
+from overhear.reports.reproduced.paper_result import ENTRIES
 
 
 @pytest.fixture(autouse=True)

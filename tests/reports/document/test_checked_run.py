@@ -10,8 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from overhear.commands import cli
-from overhear.reports.document.checked_run import first_difference, read_checked_run
-from overhear.reports.document.collect import report_run
+from overhear.reports.document.collect import first_difference, read_checked_run, report_run
 from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.folder.folder import ATTACK, AUDIT, LEDGER, PRIVACY, SUMS, write_sums
 from tests.runs.evidence.evidence import AUDIT as AUDITED

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import _recipients, collect, report_run
+from overhear.reports.document.collect import _recipients, collect, read_checked_run, report_run
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.judgement.gate import decide
 from overhear.reports.judgement.policy import Policy

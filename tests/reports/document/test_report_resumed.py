@@ -10,8 +10,7 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.releases.ledger import Ledger, read_ledger
-from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import collect, report_run
+from overhear.reports.document.collect import collect, read_checked_run, report_run
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.summary import course
 from overhear.reports.judgement.facts import facts_of_report

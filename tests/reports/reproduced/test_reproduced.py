@@ -16,6 +16,7 @@ from overhear.privacy.errors import InputError
 from overhear.reports.reproduced import reproduce as reproducing
 from overhear.reports.reproduced import verdicts, work_estimates
 from overhear.reports.reproduced.paper_result import (
+    ENTRIES,
     SCALES,
     Close,
     Computed,
@@ -28,7 +29,6 @@ from overhear.reports.reproduced.paper_result import (
     cells_of,
     read_figures,
 )
-from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.reproduce import as_data, as_markdown, outcome_of_closed_form
 from overhear.reports.reproduced.verdicts import (
     Seeds,
@@ -46,13 +46,12 @@ from overhear.reports.reproduced.work_estimates import (
     stored_price,
     sweep_of,
 )
-from overhear.reports.requests import ReproduceRequest
-from overhear.reports.sweep.cells import Cells
-from overhear.reports.sweep.statistics import Mean, mean_of
+from overhear.reports.sweep.cells import Cells, Mean, mean_of
 from overhear.runs.attack.gallery import save_picture
 from overhear.runs.audit.evidence_schema import Means
+from overhear.runs.requests import ReproduceRequest
 
-READ = "overhear.reports.sweep.statistics.read_attack"
+READ = "overhear.reports.sweep.cells.read_attack"
 PAPER = Paper(name="P", source="A. Author, P")
 SETTING = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10)
 OTHER = Scale(base={"data": {"name": "digits"}}, grid={}, seeds=10, differs=("digits",))

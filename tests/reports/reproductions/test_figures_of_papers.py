@@ -11,9 +11,8 @@ from importlib import resources
 import numpy as np
 import pytest
 
-from overhear.reports.reproduced.paper_result import METRIC, printed_figures
+from overhear.reports.reproduced.paper_result import ENTRIES, METRIC, printed_figures
 from overhear.reports.reproduced.paper_result import cells_of as cells_of_entry
-from overhear.reports.reproduced.registry import ENTRIES
 from overhear.reports.reproduced.verdicts import figure_of
 from overhear.reports.reproduced.work_estimates import sweep_of
 from tests.real_data import data_root, root_with

@@ -7,8 +7,14 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.privacy.published.whisper import whisper_information
-from overhear.reports.reproduced.paper_result import LEAST_SEEDS, SCALES
-from overhear.reports.reproduced.registry import ENTRIES, energies_of, entry_named, noise_energies
+from overhear.reports.reproduced.paper_result import (
+    ENTRIES,
+    LEAST_SEEDS,
+    SCALES,
+    energies_of,
+    entry_named,
+    noise_energies,
+)
 from overhear.reports.reproduced.work_estimates import runs_of, sweep_of
 from overhear.reports.sweep.table import VALUES
 from overhear.runs.sweep.sweep_file import check_points, points_of

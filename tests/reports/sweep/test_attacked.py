@@ -11,11 +11,11 @@ from PIL import Image
 
 from overhear.attacks.scoring.metrics import bootstrap_interval
 from overhear.privacy.errors import InputError
-from overhear.reports.requests import PlotRequest
 from overhear.reports.sweep import statistics
 from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.attack.scenario import PLANTED
+from overhear.runs.requests import PlotRequest
 from overhear.runs.sweep.results import read_results
 from tests.reports.sweep.test_table import sweep_of
 

@@ -12,10 +12,10 @@ from scipy import stats
 from overhear.commands import cli
 from overhear.privacy import Adjacency, Bound, Guarantee, Sampling, Status, Unit
 from overhear.privacy.errors import InputError
-from overhear.reports.requests import PlotRequest
+from overhear.reports.sweep.cells import difference_of, mean_of
 from overhear.reports.sweep.plot import figure_of, plot_sweep
-from overhear.reports.sweep.statistics import difference_of, mean_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
+from overhear.runs.requests import PlotRequest
 from overhear.runs.sweep.results import PointResult, write_result, write_tuned
 from overhear.runs.sweep.sweep_file import checked, file_text, points_of
 from overhear.training.models.metrics import Metrics

@@ -13,7 +13,7 @@ import pytest
 
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.reports.document.checked_run import read_checked_run
+from overhear.reports.document.collect import read_checked_run
 from overhear.reports.judgement.findings import Kind
 from overhear.reports.judgement.proofs import against_proofs
 from overhear.runs.attack import attack as module

@@ -9,8 +9,7 @@ from overhear.attacks.scoring.columns import Distance, column_scores, decoded, w
 from overhear.attacks.scoring.metrics import match
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
-from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import report_run
+from overhear.reports.document.collect import read_checked_run, report_run
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.planted import HELD_OUT, plant
 from overhear.runs.attack.points import check_attackable

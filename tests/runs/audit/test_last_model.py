@@ -9,13 +9,12 @@ import pytest
 from overhear.attacks.membership import black_box
 from overhear.commands.cli import main
 from overhear.privacy.formats.codec import schema_of
-from overhear.reports.document.checked_run import read_checked_run
-from overhear.reports.document.collect import report_run
+from overhear.reports.document.collect import read_checked_run, report_run
 from overhear.runs.audit import last_model
 from overhear.runs.audit.evidence import LastModel
 from overhear.runs.audit.last_model import audit_last_model
-from overhear.runs.audit.requests import LastModelRequest
 from overhear.runs.folder.folder import check_sums
+from overhear.runs.requests import LastModelRequest
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.engine.engine import Engine
 from tests.small_run import run_text

@@ -23,9 +23,9 @@ SHOWN_FILES = {
 # Who opens a new file or makes a folder otherwise than by `durable.py`: what a user asked for by
 # name, locks without content, ledgers and logs of figures, and what is private by itself.
 OTHER_WRITERS = {
-    *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/history.py"),
+    *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/oracle.py"),
     *("attacks/foreign/assignment.py", "attacks/foreign/audit_training.py", "commands/plan.py"),
-    *("commands/new.py", "commands/report.py", "commands/sweep.py"),
+    *("commands/train.py", "commands/report.py", "commands/sweep.py"),
     *("reports/document/markdown.py", "reports/reproduced/reproduce.py"),
     *("runs/audit/audit_log.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     "privacy/formats/tensor_archives.py",  # in lines that a user may type

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
-from overhear.commands.new import What, template
+from overhear.commands.train import What, template
 from overhear.privacy.errors import InputError
 from overhear.reports.judgement.policy import policy_of
 from overhear.runs.folder import signature

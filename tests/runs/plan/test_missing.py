@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.interface.audit import audit
-from overhear.interface.plan import plan
+from overhear.interface.commands import audit, plan, train
 from overhear.interface.run import report
-from overhear.interface.train import train
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.folder.records import LedgerHeader

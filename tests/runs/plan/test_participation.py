@@ -3,8 +3,7 @@
 import pytest
 
 from overhear.interface.budget import budget
-from overhear.interface.plan import plan
-from overhear.interface.train import train
+from overhear.interface.commands import plan, train
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
 

@@ -37,9 +37,9 @@ NUMBERS = {"learning_rate": 0.5, "clip_norm": 1.0, "noise_std": 1.0, "batch_size
 OTHER_MEANINGS = {
     ("attacks/scoring/metrics.py", "dpdl"),  # how a paper scales images
     ("commands/attack.py", "dpdl"),  # the same
-    ("commands/demo.py", "dpdl"),  # the text of a run file
-    ("reports/requests.py", "dpdl"),  # examples of cells
-    ("reports/requests.py", "muffliato"),
+    ("commands/train.py", "dpdl"),  # the text of a run file
+    ("runs/requests.py", "dpdl"),  # examples of cells
+    ("runs/requests.py", "muffliato"),
     ("reports/sweep/cells.py", "dm-hsgd"),  # baselines without noise in papers' tables
     ("reports/sweep/cells.py", "sgda"),
     ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks import sampling_units
+from overhear.attacks.checks import sampler
 from overhear.attacks.checks.sampler import sampler_check
 from overhear.attacks.checks.watched_run import watch
 from overhear.privacy import epsilon_from_mu
@@ -176,7 +176,7 @@ def test_turns_of_other_records_or_another_rate_are_refused():
 def test_groups_of_a_cycle_are_tested_as_batches_of_their_own():
     found = in_turns({"cycle": 4}, rounds=8)
     members = [np.ones((8, 40), dtype=bool)] * 3
-    parts = sampling_units.of_groups(found.turns, members)
+    parts = sampler.of_groups(found.turns, members)
     assert sum(part.shape[1] for part in parts) == 3 * 40
     assert {len(part) for part in parts} == {2}
 

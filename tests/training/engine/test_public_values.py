@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.privacy.noise.floor import MOST_LOST
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
@@ -12,7 +11,7 @@ from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import NoiseBelowRounding, PublicValues
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.losses import NetworkLoss, loss_named
-from overhear.training.step.floor import Beside, Floor
+from overhear.training.step.floor import MOST_LOST, Beside, Floor
 from tests.training.states import State, start
 
 RATE, STD = 0.1, 2.0

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.audit import strength
+from overhear.attacks.audit import canary_noise as strength
 from overhear.attacks.audit.agents_game import (
     AgentGame,
     Observed,

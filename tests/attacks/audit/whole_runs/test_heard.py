@@ -11,7 +11,7 @@ from torch import nn
 
 from overhear.attacks.audit.canary_noise import ObservedNoise
 from overhear.attacks.audit.game import CanaryGame
-from overhear.attacks.audit.observed_noise import heard_check, least_correlation, least_scales
+from overhear.attacks.audit.observed_rows import heard_check, least_correlation, least_scales
 from overhear.attacks.audit.whole_run_game import WholeRunGame
 from overhear.attacks.checks.result import TOTAL_FALSE_ALARM
 from overhear.privacy import EAVESDROPPER

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from overhear.runs.attack.batch import facts_of
-from overhear.runs.attack.request import BatchRequest
+from overhear.runs.requests import BatchRequest
 
 SHAPE = (1, 4, 4)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from overhear.runs.attack.layouts import between, told_apart
 from overhear.runs.attack.model import gradients_of
 from overhear.runs.attack.prior_records import read_tensors
-from overhear.runs.attack.request import GradientRequest
+from overhear.runs.requests import GradientRequest
 from overhear.training.engine.tensor_file import TensorFile
 from tests.hostile_files import HOSTILE
 

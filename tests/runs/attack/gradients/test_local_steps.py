@@ -16,7 +16,7 @@ from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Observation, Sent, sent_gradient
 from overhear.attacks.problem.problem import Box
 from overhear.runs.attack.invert import attack_gradients
-from overhear.runs.attack.request import GradientRequest
+from overhear.runs.requests import GradientRequest
 from overhear.training.models.parameters import build_model, flatten
 from tests.attacks.exact.observed import posed
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.invert import attack_gradients
-from overhear.runs.attack.request import GradientRequest
+from overhear.runs.requests import GradientRequest
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 

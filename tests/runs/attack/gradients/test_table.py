@@ -10,8 +10,8 @@ from torch import nn
 
 from overhear.attacks.problem.objective import PRESETS
 from overhear.runs.attack.invert import attack_gradients, read_columns
-from overhear.runs.attack.request import GradientRequest
 from overhear.runs.attack.words import summary_lines
+from overhear.runs.requests import GradientRequest
 from overhear.training.data.table import read_table
 from overhear.training.models.parameters import build_model
 

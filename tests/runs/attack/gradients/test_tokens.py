@@ -12,12 +12,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
-from overhear.attacks.scoring.tokens import guess_multiset, guess_placed, score_tokens
 from overhear.attacks.tokens import reconstruct
 from overhear.runs.attack.gradients_schema import GradientAttack
 from overhear.runs.attack.invert import attack_gradients
-from overhear.runs.attack.request import GradientRequest
+from overhear.runs.attack.tokens import guess_multiset, guess_placed, score_tokens
 from overhear.runs.attack.words import summary_lines
+from overhear.runs.requests import GradientRequest
 
 MY_TEXT = """
 import torch
