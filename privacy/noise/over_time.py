@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import SupportsIndex
 
 import numpy as np
@@ -257,9 +257,7 @@ class Filter:
     cost: float
 
 
-def best_filter(
-    eigenvalues: ArrayLike, *, weights: ArrayLike, rounds: int, bands: int, floor: float = 0.0
-) -> Filter:
+def best_filter(eigenvalues: ArrayLike, *, weights: ArrayLike, rounds: int, bands: int) -> Filter:
     """The c of norm 1 whose noise costs least, added up over eigenspaces by their weights.
 
     Args:
@@ -267,7 +265,6 @@ def best_filter(
         weights: (modes,), at least 0.
         rounds: T.
         bands: p, at most T.
-        floor: least cost, where mixing removes noise altogether.
 
     >>> found = best_filter([1.0], weights=[1.0], rounds=50, bands=2)
     >>> found.coefficients.round(4).tolist()
@@ -283,7 +280,7 @@ def best_filter(
     heard = np.cumprod(np.repeat(values[:, None], rounds, axis=1), axis=1)  # lambda^1 .. lambda^T
     left = rounds - np.arange(rounds)
     if not used.any():
-        return Filter(coefficients=np.eye(1, bands)[0], cost=floor)
+        return Filter(coefficients=np.eye(1, bands)[0], cost=0.0)
 
     # The log of the cost of c at norm 1, and its slope.
     def cost(tail: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
@@ -298,9 +295,7 @@ def best_filter(
         size = float(c @ c)
         return float(np.log(energy * size)), np.asarray(slope) / energy + 2.0 * tail / size
 
-    mean = float(shares @ values / shares.sum())
-    found = _minimised(cost, bands=bands, mean=mean)
-    return replace(found, cost=max(found.cost, floor))
+    return _minimised(cost, bands=bands, mean=float(shares @ values / shares.sum()))
 
 
 def best_filter_of(gram: Matrix, *, bands: int) -> Filter:

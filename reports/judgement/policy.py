@@ -24,7 +24,7 @@ from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
 from ...privacy.releases.values import SERVER
 from ...privacy.target import Goal
-from ...runs.run_file.hyper_parameters import stated
+from ...runs.run_file.hyper_parameters import given, stated, unknown_key
 from ...runs.run_file.own_tables import Call
 from ...runs.run_file.tables import PresetName, Table
 
@@ -340,13 +340,13 @@ def _sentence(details: ErrorDetails) -> str:
     if kind == "too_short" and not place:
         return "limits is empty, and a policy without a limit passes everything; add a [[limits]]"
     remedy = did_you_mean(value, _CHOICES.get(key, ())) if isinstance(value, str) else ""
-    return f"{place}{key}={plain(repr(value), most=60)} must {_DEMANDS[key]}{remedy}"
+    return f"{place}{key}={given(value)} must {_DEMANDS[key]}{remedy}"
 
 
 def _unknown(key: str, *, table: str | None) -> str:
-    fields = _TABLES[table].model_fields if table else ("schema", *_TABLES)
     homes = [name for name, of in _TABLES.items() if key in of.model_fields]
-    remedy = did_you_mean(key, fields)
-    if homes and not remedy:
-        remedy = f"; it belongs under {'[[limits]]' if homes[0] == 'limits' else f'[{homes[0]}]'}"
-    return f"{plain(key)} is unknown{remedy or '; known keys: ' + ', '.join(fields)}"
+    return unknown_key(
+        plain(key),
+        [*_TABLES[table].model_fields] if table else ["schema", *_TABLES],
+        homes=["[[limits]]" if name == "limits" else f"[{name}]" for name in homes],
+    )

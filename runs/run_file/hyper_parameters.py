@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Annotated, Any
 
@@ -72,7 +72,7 @@ def _sentence(details: ErrorDetails, schema: JsonSchemaValue) -> str:
     if len(loc) == 1:
         return f"{loc[0]}={value!r} must be a table; write it as [{loc[0]}]"
     name = loc[1] if len(loc) == 2 else f"{loc[1]}[{loc[2]}]"
-    return f"[{loc[0]}] {name}={_shown(value)} must {_demand(details, loc, schema)}"
+    return f"[{loc[0]}] {name}={given(value)} must {_demand(details, loc, schema)}"
 
 
 def _demand(details: ErrorDetails, loc: list[str], schema: JsonSchemaValue) -> str:
@@ -89,6 +89,16 @@ def _demand(details: ErrorDetails, loc: list[str], schema: JsonSchemaValue) -> s
     return f"be {_KINDS[kind]}" if kind in _KINDS else f"be valid: {details['msg']}"
 
 
+def unknown_key(key: str, known: Sequence[str], *, homes: Sequence[str]) -> str:
+    """That a key is none of those known; the first table that has it, or the nearest key.
+
+    >>> unknown_key("rounds", ["epsilon", "delta"], homes=["[training]"])
+    'rounds is unknown; it belongs under [training]'
+    """
+    remedy = f"; it belongs under {homes[0]}" if homes else did_you_mean(key, known)
+    return f"{key} is unknown{remedy or '; known keys: ' + ', '.join(known)}"
+
+
 def _unknown(loc: list[str], schema: JsonSchemaValue) -> str:
     tables = _keys_by_table(schema)
     key = loc[-1]
@@ -98,9 +108,7 @@ def _unknown(loc: list[str], schema: JsonSchemaValue) -> str:
             return f"{key} stands outside every table; put it under [{homes[0]}]"
         remedy = did_you_mean(key, tables, form="[{}]".format)
         return f"[{key}] is unknown{remedy or '; the tables are ' + ', '.join(tables)}"
-    table = loc[0]
-    remedy = f"; it belongs under [{homes[0]}]" if homes else did_you_mean(key, tables[table])
-    return f"[{table}] {key} is unknown{remedy or '; known keys: ' + ', '.join(tables[table])}"
+    return f"[{loc[0]}] {unknown_key(key, tables[loc[0]], homes=[f'[{home}]' for home in homes])}"
 
 
 def _keys_by_table(schema: JsonSchemaValue) -> dict[str, list[str]]:
@@ -149,9 +157,9 @@ def _place(loc: list[str]) -> str:
     return f"[{loc[0]}]" if len(loc) == 1 else f"[{loc[0]}] {'.'.join(loc[1:])}:"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def given(value: object) -> str:
+    """A value in a sentence about it, on one line and cut where it is long."""
+    return plain(repr(value), most=60)
 
 
 def _rate_entry(value: object) -> object:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from overhear.attacks.scoring.metrics import bootstrap_interval
 from overhear.privacy.errors import InputError
-from overhear.reports.sweep import statistics
+from overhear.reports.sweep import cells
 from overhear.reports.sweep.plot import figure_of
 from overhear.reports.sweep.table import lines_of, sweep_table, table_text
 from overhear.runs.attack.scenario import PLANTED
@@ -49,7 +49,7 @@ def sweep(tmp_path, monkeypatch):
         for result in read_results(out)
         for base in [0.1 * result.seed]
     }
-    monkeypatch.setattr(statistics, "read_attack", lambda folder: found[folder.name])
+    monkeypatch.setattr(cells, "read_attack", lambda folder: found[folder.name])
     return out, found
 
 
@@ -101,7 +101,7 @@ def test_a_single_image_has_no_interval(sweep):
         one.scenarios = [scenario([0.5])]
     assert sweep_table(out).cells[0].attacked["mse"].count == 2
     one = [of for of in read_results(out) if of.attacked][:1]
-    alone = statistics.over_images(out, one)["mse"]
+    alone = cells.over_images(out, one)["mse"]
     assert math.isnan(alone.low)
     assert math.isnan(alone.high)
 
