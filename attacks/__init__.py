@@ -8,6 +8,9 @@ if TYPE_CHECKING:
     from .interception.best_linear_estimate import best_weights as best_weights
     from .interception.estimate import Estimate as Estimate
     from .interception.estimate import estimate as estimate
+    from .interception.estimate import intercept as intercept
+    from .interception.estimate import intercept_momentum as intercept_momentum
+    from .interception.estimate import join as join
     from .interception.names import Scenario as Scenario
     from .interception.names import scenarios_of as scenarios_of
     from .interception.replay import Protection as Protection
@@ -15,9 +18,6 @@ if TYPE_CHECKING:
     from .interception.replay import ReplayedRun as ReplayedRun
     from .interception.replay import replay as replay
     from .interception.replay import trace_of as trace_of
-    from .interception.scenarios import intercept as intercept
-    from .interception.scenarios import intercept_momentum as intercept_momentum
-    from .interception.scenarios import join as join
     from .inversion.inversion import Reconstruction as Reconstruction
     from .inversion.inversion import reconstruct as reconstruct
     from .problem.labels import recover_labels as recover_labels
@@ -45,7 +45,7 @@ _STANDS_IN = {
         "interception.estimate": "Estimate estimate",
         "interception.names": "Scenario scenarios_of",
         "interception.replay": "Protection Replay ReplayedRun replay trace_of",
-        "interception.scenarios": "intercept intercept_momentum join",
+        "interception.estimate": "intercept intercept_momentum join",
         "inversion.inversion": "Reconstruction reconstruct",
         "problem.labels": "recover_labels",
         "problem.objective": "PRESETS Preset",

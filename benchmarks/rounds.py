@@ -38,9 +38,9 @@ from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.store import Examples
 from overhear.training.engine import tensor_round
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.exchange import Ranks
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.ranks import Ranks
-from overhear.training.engine.setting import Setting
+from overhear.training.engine.transcript import Setting
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from overhear.attacks.bounds.lower_bounds import Guesses, errors_at_zero, surest, total_error
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.attacks.bounds.one_run_bounds import one_run_f_dp
-from overhear.attacks.bounds.ranked import ranked, tail
+from overhear.attacks.bounds.one_run_bounds import one_run_f_dp, ranked, tail
 from overhear.privacy.accounting.gaussian import epsilon_from_mu, mu_from
 from overhear.privacy.accounting.trade_off import trade_off
 

@@ -26,7 +26,7 @@ from typing import Any
 import networkx as nx
 import torch
 
-from overhear.privacy.adversary import neighbour
+from overhear.privacy.guarantee import neighbour
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
 from overhear.training.exposure.whole_run import CLEAR_DEFAULT

@@ -13,8 +13,7 @@ from typing import Annotated
 import typer
 
 from ..runs.requests import ACCOUNTANTS, ADJACENCIES, BudgetRequest
-from .terminal.options import Format, IsThere, TableOrJson
-from .terminal.terminal import make_console, print_json, say, write
+from .terminal.options import Format, IsThere, TableOrJson, make_console, print_json, say, write
 
 
 class AccountFormat(enum.StrEnum):
@@ -67,14 +66,13 @@ def account(
     it holds if the list is true. With --policy the exit code is 0 within it, 3 over a limit, and 5
     if evidence is missing.
     """
-    from ..privacy.accounting.other_accountants import Accountant
-    from ..privacy.accounting.request import Adjacency
+    from ..privacy.accounting.request import Accountant, Adjacency
     from ..reports.document.declared import account_of_logs, report_of_logs
     from ..reports.document.markdown import adversary_rows
     from ..reports.judgement.facts import facts_of_report
+    from ..reports.judgement.findings import text_of
     from ..reports.judgement.policy import load_policy
-    from ..reports.judgement.sentence import text_of
-    from ..reports.judgement.verdict import verdict
+    from ..reports.judgement.wording import verdict
 
     found = account_of_logs(
         logs,

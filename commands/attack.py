@@ -22,10 +22,13 @@ from .terminal.options import (
     TableOrJson,
     TextFormat,
     TrustCode,
+    make_console,
+    print_json,
+    say,
     trust,
+    write,
 )
 from .terminal.signals import stop_of_command
-from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
     from ..runs.audit.evidence import Membership
@@ -193,14 +196,15 @@ def attack_sweep(
     Every combination of --sweep gets a run folder in --out, which goes on where it stopped. The
     results are one table, with a row for each combination.
     """
-    from ..runs.attack import sweep
-    from ..runs.errors import ContradictedProof
+    from ..runs.attack.attack import attack_sweep as sweep_attacks
+    from ..runs.attack.attack import attack_sweep_rows, contradictions
+    from ..runs.stop import ContradictedProof
     from .terminal.progress import attack_progress
     from .terminal.tables import rows_markdown, rows_table
 
     trust(trust_code)
     with attack_progress(make_console(stderr=True)) as progress:
-        found = sweep.attack_sweep(
+        found = sweep_attacks(
             run,
             out,
             sweeps=keys.sweeps,
@@ -212,14 +216,14 @@ def attack_sweep(
         )
     # One row for each combination; contradictions are told last.
     scale = None if convention is None else convention.value
-    rows = list(sweep.attack_sweep_rows(found, convention=scale))
+    rows = list(attack_sweep_rows(found, convention=scale))
     if format is TextFormat.JSON:
         print_json([one.dump() for one in found])
     elif format is TextFormat.MARKDOWN:
         write(rows_markdown(rows), end="")
     else:
         make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
-    if contradicted := sweep.contradictions(found):
+    if contradicted := contradictions(found):
         raise ContradictedProof("; ".join(contradicted))
 
 
@@ -291,7 +295,7 @@ def membership(
     proof allows.
     """
     from ..runs.audit.evidence import read_membership
-    from ..runs.errors import ContradictedProof
+    from ..runs.stop import ContradictedProof
     from .terminal.progress import audit_progress
 
     trust(trust_code)

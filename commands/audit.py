@@ -17,10 +17,13 @@ from .terminal.options import (
     Overrides,
     TableOrJson,
     TrustCode,
+    make_console,
+    make_table,
+    print_json,
+    say,
     trust,
 )
 from .terminal.signals import stop_of_command
-from .terminal.terminal import make_console, make_table, print_json, say
 
 if TYPE_CHECKING:
     from ..attacks.foreign.claimed import Claimed
@@ -63,9 +66,8 @@ def audit(
     a run file leaves a line in audits.jsonl beside it. The exit code is 4 if what is measured
     contradicts a proven epsilon, or a check of the engine fails.
     """
-    from ..runs.errors import ContradictedProof
     from ..runs.run_file.run_file import load_run_file
-    from ..runs.stop import NOTHING_KEPT, tell
+    from ..runs.stop import NOTHING_KEPT, ContradictedProof, tell
 
     trust(trust_code)
     _check_out(target, out, again=again)
@@ -134,9 +136,8 @@ def audit_last_model(
     contradicts a proven epsilon.
     """
     from ..privacy.errors import InputError
-    from ..runs.errors import ContradictedProof
     from ..runs.run_file.run_file import load_run_file
-    from ..runs.stop import NOTHING_KEPT, tell
+    from ..runs.stop import NOTHING_KEPT, ContradictedProof, tell
 
     trust(trust_code)
     if not _is_run_file(target) and overrides:
@@ -196,8 +197,8 @@ def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
 
 def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
     """The audit with what stands beside its run file, or why no trace of it was left."""
-    from ..runs.audit.audit_log import TRAIL, leave_trace
-    from ..runs.errors import STATED, sentence
+    from ..runs.audit.evidence import TRAIL, leave_trace
+    from ..runs.stop import STATED, sentence
 
     try:
         return found.model_copy(update={"trail": leave_trace(run_file, config, found)}), ""
@@ -394,7 +395,7 @@ def audit_scores(
     """
     from ..attacks.foreign import scores_audit
     from ..attacks.foreign.scores_audit import read_scores
-    from ..runs.errors import ContradictedProof
+    from ..runs.stop import ContradictedProof
 
     claimed = _claim(claim or (), ledger)
     read = read_scores(scores)

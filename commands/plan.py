@@ -23,17 +23,22 @@ from .terminal.options import (
     TableOrJson,
     TextFormat,
     TrustCode,
+    make_console,
+    make_table,
+    print_json,
+    say,
+    say_indented,
     trust,
+    write,
 )
-from .terminal.terminal import make_console, make_table, print_json, say, say_indented, write
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from ..privacy.guarantee import Guarantee
-    from ..reports.judgement.advice import Advice
     from ..reports.judgement.gate import Decision
+    from ..reports.judgement.remedies import Advice
     from ..runs.plan.plan import Plan
     from ..runs.plan.schema import Compared, Row
     from ..runs.readiness import Readiness
@@ -113,10 +118,10 @@ def plan(
     told = make_console(stderr=True)
     with waiting(told, "plan", "loading what traces the algorithm"):
         # Only now: a bad run file is told without torch, and its import takes a while.
-        from ..reports.judgement.advice import advise
-        from ..runs.errors import ContradictedProof
+        from ..reports.judgement.remedies import advise
         from ..runs.plan.opinions import contradiction, with_opinions
         from ..runs.plan.plan import make_plan
+        from ..runs.stop import ContradictedProof
         from .terminal.tables import second_opinions
 
     def notice(text: str) -> None:
@@ -340,8 +345,8 @@ def check_account(
     from .terminal.progress import waiting
 
     with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
-        from ..runs.errors import ContradictedProof
         from ..runs.plan.opinions import contradicted_trace, second_traces
+        from ..runs.stop import ContradictedProof
         from ..training.accounts.summary import Verdict
 
         config, plan = _planned(run, overrides or ())

@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.requests import PlotRequest, ReproduceRequest
-from .terminal.options import EngineRequest, Format, IsThere, Retry, TableOrJson
+from .terminal.options import (
+    EngineRequest,
+    Format,
+    IsThere,
+    Retry,
+    TableOrJson,
+    make_console,
+    print_json,
+    say,
+    write,
+)
 from .terminal.signals import stop_of_command
-from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
     from ..reports.reproduced.paper_result import Entry, ScaleName
@@ -33,7 +42,7 @@ def sweep(
     cut off goes on from its checkpoint. Exit code 0; 2: bad input, or no run could be trained.
     """
     from ..privacy.errors import InputError
-    from ..runs.errors import ContradictedProof
+    from ..runs.stop import ContradictedProof
     from ..runs.sweep.sweep_file import read_sweep_file, settings_words
 
     # The sweep file is refused before torch is there.

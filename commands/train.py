@@ -16,9 +16,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .terminal.log import current_log
-from .terminal.options import Format, RunPath, TableOrJson, TrustCode, trust
+from .terminal.options import (
+    Format,
+    RunPath,
+    TableOrJson,
+    TrustCode,
+    make_console,
+    print_json,
+    say,
+    trust,
+    write,
+)
 from .terminal.signals import stop_of_command
-from .terminal.terminal import make_console, print_json, say, write
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -269,7 +278,7 @@ def _train(
     delta = None if privacy is None else privacy.delta
     with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
         # Only now: a bad run file is told without torch, and its import takes a while.
-        from ..runs.audit.audit_log import keep_trail
+        from ..runs.audit.evidence import keep_trail
         from ..runs.folder.run import train_run
 
         if asked.resume:
@@ -443,7 +452,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
 
 def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None:
     """What the same noise is worth under DPDL as it was published, beside what mends it."""
-    from ..reports.judgement.advice import What, advise
+    from ..reports.judgement.remedies import What, advise
     from ..runs.numbers import bound
     from ..runs.plan.plan import make_plan
     from .terminal.tables import rows_table

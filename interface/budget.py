@@ -22,8 +22,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from ..privacy._validate import check_real
-from ..privacy.accounting.other_accountants import Accountant
-from ..privacy.accounting.request import Adjacency, check_multiplier, check_setting
+from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier, check_setting
 from ..privacy.batches.patterns import counts_words, drawn_words
 from ..privacy.batches.sampling import Drawing, Scheme
 from ..privacy.errors import InputError, InputTypeError

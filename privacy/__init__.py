@@ -9,25 +9,27 @@ from .accounting.accountant import (
 )
 from .accounting.gaussian import delta_from_mu, epsilon_from_mu, mu_from
 from .accounting.limits import max_rounds, max_sampling_rate, scale_for
-from .accounting.other_accountants import Accountant, Bound
-from .accounting.request import Adjacency
+from .accounting.request import Accountant, Adjacency, Bound
 from .accounting.risk import Risk, composed_risk, risk, risk_of_mu
 from .accounting.trade_off import TradeOff, trade_off
-from .adversary import (
+from .batches.sampling import Sampling
+from .errors import UnsupportedView
+from .guarantee import (
     ALL_OTHERS,
     EAVESDROPPER,
     FINAL_MODELS,
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
     Adversary,
+    Guarantee,
     Sees,
+    Statement,
+    Status,
+    Unit,
     coalition,
     neighbour,
     parse_adversary,
 )
-from .batches.sampling import Sampling
-from .errors import UnsupportedView
-from .guarantee import Guarantee, Statement, Status, Unit
 from .noise.correlated import (
     WhisperNoise,
     decor_covariance,

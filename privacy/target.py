@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from ._validate import check_real
-from .accounting.other_accountants import Accountant
-from .accounting.request import check_epsilon
+from .accounting.request import Accountant, check_epsilon
 from .errors import InputError
 from .formats.codec import Delta, Fraction, NotNegative, described
 

@@ -20,9 +20,8 @@ from ..runs.folder import folder as run_folder
 from ..runs.folder.records import read_metrics
 from ..runs.numbers import figure, is_infinite, lower_bound, percent, small
 from .document.collect import CheckedRun, read_checked_run
-from .judgement.findings import Kind
+from .judgement.findings import KINDS, Kind, fill, text_of
 from .judgement.proofs import against_proofs
-from .judgement.sentence import KINDS, fill, text_of
 from .judgement.wording import plain_sentences
 from .references import epsilon_text, template
 

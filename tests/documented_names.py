@@ -13,8 +13,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
     "training": {
         "overhear.training": (),  # all that it exports
         "overhear.training.accounts.traced_twice": ("check_account", "TracedTwice"),
-        "overhear.training.engine.ranks": ("Ranks", "MissingRank"),
-        "overhear.training.engine.exchange": ("share_root",),
+        "overhear.training.engine.exchange": ("Ranks", "MissingRank", "share_root"),
         "overhear.training.engine.links": ("Gathered",),
     },
     "audit": {
@@ -22,7 +21,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.attacks.audit.audited": ("Audited", "Verdict"),
         "overhear.attacks.audit.game": ("CanaryGame",),
         "overhear.attacks.checks.checks": ("engine_checks",),
-        "overhear.attacks.checks.result": ("Check",),
+        "overhear.attacks.checks.noise_rows": ("Check",),
         "overhear.attacks.bounds.mechanism": ("Claim",),
         "overhear.attacks.bounds.lower_bounds": (
             "Guesses",
@@ -30,8 +29,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
             "ideal",
             "total_error",
         ),
-        "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure"),
-        "overhear.attacks.bounds.ranked": ("ranked",),
+        "overhear.attacks.bounds.one_run_bounds": ("one_run_f_dp", "one_run_pure", "ranked"),
         "overhear.attacks.foreign.claimed": ("claimed", "claim_of_log", "parse_claim", "Claimed"),
         "overhear.attacks.foreign.scores_audit": ("audit_scores", "ScoresAudit"),
         "overhear.attacks.foreign.audit_training": (

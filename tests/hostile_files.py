@@ -28,7 +28,7 @@ from safetensors.torch import save
 
 from overhear.attacks.foreign.scores_audit import read_scores
 from overhear.attacks.inversion.optimisation import Checkpoint as SearchCheckpoint
-from overhear.privacy.formats import json_text
+from overhear.privacy.formats import codec
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
@@ -42,7 +42,7 @@ from overhear.runs.attack.invert import read_columns
 from overhear.runs.attack.points import _check_whole
 from overhear.runs.attack.prior_records import RecordForm, read_records, read_tensors
 from overhear.runs.attack.tokens import read_vocabulary
-from overhear.runs.audit.audit_log import read_trail
+from overhear.runs.audit.evidence import read_trail
 from overhear.runs.folder.folder import _listed
 from overhear.runs.folder.records import Environment, Stopped, read_metrics
 from overhear.runs.folder.resume import _round_of
@@ -497,8 +497,8 @@ READERS = (
     Reader("attacks/inversion/optimisation.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
-    Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
-           lambda path: json_text.read_json(path, 1 << 20)),
+    Reader("privacy/formats/codec.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
+           lambda path: codec.read_json(path, 1 << 20)),
     Reader("privacy/releases/ledger.py", ("jsonl",), "l.jsonl",
            chained({"schema": 2, "run": "a"}, {"round": 0, "releases": []}), read_ledger),
     Reader("privacy/releases/person_ledger.py", ("jsonl",), "p.jsonl",
@@ -539,7 +539,7 @@ READERS = (
     Reader("runs/attack/prior_records.py", ("npy",), "g.npy", _npy(X), read_tensors),
     Reader("runs/attack/prior_records.py", ("npz", "torch"), "g.npz",
            _npz(a=X, b=X + 1), read_tensors),
-    Reader("runs/audit/audit_log.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
+    Reader("runs/audit/evidence.py", ("jsonl",), "audits.jsonl", b'{"version": 1}\n',
            lambda path: read_trail([path], _CONFIG)),
     Reader("runs/described.py", ("json",), "environment.json",
            b'{"python": "3.12", "packages": {"torch": "2"}}', Environment.read),
@@ -581,8 +581,8 @@ READERS = (
            lambda path: read_libsvm(path, features=3)),
     Reader("training/data/readers.py", ("bz2",), "a.svm.bz2", bz2.compress(_SVM),
            lambda path: read_libsvm(path, features=3)),
-    Reader("training/data/table_rows.py", ("text",), "t.csv", CSV, _table("csv")),
-    Reader("training/data/table_rows.py", ("parquet",), "t.parquet", _parquet(),
+    Reader("training/data/table.py", ("text",), "t.csv", CSV, _table("csv")),
+    Reader("training/data/table.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
     Reader("training/engine/tensor_file.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(

@@ -117,7 +117,7 @@ DECODES = (
 OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
     "training/data/load.py": "digits, of the installed scikit-learn",
-    "training/data/table_rows.py": "parquet is read there, with the layer's bounds",
+    "training/data/table.py": "parquet is read there, with the layer's bounds",
     "training/graphs/topologies.py": "a matrix as text, of lines that are bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
     "training/own/objects.py": "code that is imported",
@@ -127,7 +127,7 @@ OUTSIDE = {
     "runs/folder/place.py": "of the system, and our own files",
     "reports/references.py": "our own templates",
     "reports/document/html.py": "our own table of deployments",
-    "reports/judgement/sentence.py": "our own sentences",
+    "reports/judgement/findings.py": "our own sentences",
     "privacy/published/claim.py": "our own citations",
     "reports/reproduced/paper_result.py": "our own entries",
     "reports/reproduced/review.py": "our own scores",
@@ -176,8 +176,7 @@ WITHOUT_FILE = {
     "reports/reproduced/verdicts.py",  # pictures.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # json_text.py with a key
     "reports/sweep/plot.py",  # pictures.py
-    "runs/attack/batch.py",  # a bound on memory
-    "runs/attack/layouts.py",  # a type; prior_records.py reads
+    "runs/attack/layouts.py",  # a bound on memory
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
     "runs/folder/released.py",  # described.py, of a file that the ledger names by digest

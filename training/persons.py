@@ -27,17 +27,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..privacy.accounting import accountant as accounting
-from ..privacy.adversary import (
+from ..privacy.errors import InexpressibleView, InputError, UnsupportedView
+from ..privacy.guarantee import (
     ALL_OTHERS,
     WORST_NEIGHBOUR,
     Adversary,
     Sees,
+    Statement,
+    Status,
     coalition,
     neighbour,
     parse_adversary,
 )
-from ..privacy.errors import InexpressibleView, InputError, UnsupportedView
-from ..privacy.guarantee import Statement, Status
 from ..privacy.participation import Event, Reach
 from .exposure.events import counted, spent_releases
 from .exposure.guarantees import check_traced_at

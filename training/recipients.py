@@ -23,9 +23,8 @@ from torch import Tensor
 
 from ..privacy._validate import within
 from ..privacy.accounting.accountant import composed_epsilon
-from ..privacy.adversary import EAVESDROPPER, FINAL_MODELS, neighbour
 from ..privacy.errors import InputError
-from ..privacy.guarantee import Statement, Unit
+from ..privacy.guarantee import EAVESDROPPER, FINAL_MODELS, Statement, Unit, neighbour
 from ..privacy.participation import Event, poisson
 from ..privacy.view.steered import heard_by, late_age, late_mu, steered_plan
 from .accounts.accounted_run import AccountedRun

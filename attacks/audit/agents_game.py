@@ -29,9 +29,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.adversary import Adversary
 from ...privacy.batches.sampling import Scheme
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Adversary
 from ...privacy.participation import Draws
 from ...training.engine.engine import gradients_of
 from ...training.engine.recording import MeanOf, Recorded

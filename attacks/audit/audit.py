@@ -27,9 +27,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...privacy._validate import Progress
-from ...privacy.adversary import SINGLE_MESSAGE, Adversary, Sees
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status
+from ...privacy.guarantee import SINGLE_MESSAGE, Adversary, Sees, Statement, Status
 from ...training.exposure.events import counted
 from ...training.exposure.guarantees import check_traced_at
 from ...training.exposure.sensitivity import JointSensitivity, bound_of
@@ -52,8 +51,8 @@ from ..bounds.lower_bounds import (
     seen_from,
 )
 from ..bounds.mechanism import Claim
-from ..bounds.ranked import ideal_ranked
-from ..checks.result import Check
+from ..bounds.one_run_bounds import ideal_ranked
+from ..checks.noise_rows import Check
 from .audited import (
     AGAIN,
     Audited,

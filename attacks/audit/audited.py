@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import NamedTuple, Protocol, TypeVar
 
-from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.formats.codec import Count, NotNegative, described
-from ...privacy.guarantee import Statement, Status
+from ...privacy.guarantee import SINGLE_MESSAGE, Statement, Status
 from ..bounds.evidence import RISK, Evidence
 from ..bounds.lower_bounds import SEEN_IN, Guesses, LowerBound, total_error
 from ..bounds.mechanism import Claim, epsilon

@@ -38,11 +38,9 @@ from ...training.batches import Sampler
 from ...training.data.store import Examples, Held, followed_by
 from ...training.engine.engine import Engine
 from ...training.engine.recording import Recorded
-from ...training.engine.setting import Setting
-from ...training.engine.transcript import Message, Transcript
-from ...training.gradients.clipping import Coefficient
+from ...training.engine.transcript import Message, Setting, Transcript
+from ...training.gradients.clipping import Coefficient, OfModel, OfTask
 from ...training.gradients.gradients import Batch, ClippedSums, Indices, PairGradients
-from ...training.gradients.loop_and_vmap import OfModel, OfTask
 from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
 from ...training.tracing.round_trace import RoundTrace

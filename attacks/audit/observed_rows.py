@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.adversary import Adversary
+from ...privacy.guarantee import Adversary
 from ...privacy.view.view import MatchedFilter, View, matched_filter
 from ...training.noise_tests.laws import least, two_sided
 from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column
 from ...training.tracing.trace import AlgorithmTrace
-from ..checks.result import TOTAL_FALSE_ALARM, Check, Finding
+from ..checks.noise_rows import TOTAL_FALSE_ALARM, Check, Finding
 from .canaries import HappenedRound
 from .canary_noise import ObservedNoise
 

@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy.adversary import Adversary
+from ...privacy.guarantee import Adversary
 from ...training.engine.recording import GradientCall
 from ...training.models.tasks import Task
 from ...training.tracing.linear_forms import Contributions

@@ -33,14 +33,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.adversary import Adversary
 from ...privacy.batches.patterns import EVERY, Pattern, PatternKind
+from ...privacy.guarantee import Adversary
 from ...training.batches import Participation
-from ...training.engine.setting import Setting
+from ...training.engine.transcript import Setting
 from ...training.step.final_release import FinalRelease
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
-from ..checks.result import Check
+from ..checks.noise_rows import Check
 from .canaries import Directions, HappenedRound, rounds_with_canaries, with_codes_behind
 from .canary_checks import canary_checks
 from .canary_noise import DECLARED, ObservedNoise, Residue, log_ratio

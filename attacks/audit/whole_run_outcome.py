@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.adversary import Adversary
+from ...privacy.guarantee import Adversary
 from ...privacy.view.whole_run import Rows, StreamedView
 from ...training.exposure.dense_rounds import RoundRows
 from ...training.step.final_release import NOTHING, FinalRelease

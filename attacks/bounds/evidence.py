@@ -54,7 +54,7 @@ from .lower_bounds import (
     total_error,
 )
 from .mechanism import Claim, total_variation
-from .ranked import ranked
+from .one_run_bounds import ranked
 
 BETS = (*(2.0**-k for k in range(7, 0, -1)), 0.75, 0.875, 0.9375, 0.984375)
 RISK = 0.001  # that audits of a sound engine ever contradict, of all adversaries together

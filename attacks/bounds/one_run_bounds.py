@@ -36,17 +36,27 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
-from .lower_bounds import Guesses, LowerBound, check_confidence, errors_at_zero, surest
+from .lower_bounds import (
+    Guesses,
+    LowerBound,
+    check_confidence,
+    errors_at_zero,
+    ideal,
+    surest,
+    total_error,
+)
 from .mechanism import (
     Claim,
     Family,
     at_scale,
+    attained_in_place,
     declared_mu,
     family,
     least_epsilon_at,
@@ -59,7 +69,7 @@ _MOST_EPSILON = 64.0
 _MOST_MU = 64.0
 _MOST_NOISE = 1e6  # 1 / mu, beyond which nothing is told from nothing
 _MOST_SCALE = 1e4
-_STEPS = 20_000  # in which a sampled curve is read
+_CURVE_STEPS = 20_000  # in which a sampled curve is read
 _TOLERANCE = 1e-4  # relative, on a scale of the noise or on mu
 _ONE_RUN = (
     "Assumes fair assignments and {r} guesses of {m} canaries, their number fixed in advance; "
@@ -211,7 +221,7 @@ def _smallest_scale(claim: Claim, *, canaries: int, made: int, right: int, risk:
         return math.inf
     counts = {"canaries": canaries, "made": made, "right": right}
     # Steps below the curve, fine where the sums begin.
-    grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _STEPS)])
+    grid = np.concatenate([[0.0], np.geomspace(risk * right / canaries, 1.0, _CURVE_STEPS)])
     steps = grid.tolist()
 
     def over(curve: TradeOff) -> float:
@@ -302,3 +312,129 @@ def _counted(
         assumptions=_ONE_RUN.format(r=chosen.size, m=canaries),
     )
     return bound, bound.guesses - bound.errors
+
+
+# A lower bound on epsilon that counts a right guess of the surest canaries three times.
+
+
+_WEIGHT = 3  # of the surest against the others; 1.510 / .453 are the means of four classes
+_PART = 3  # of all canaries one in so many is among the surest
+_LOSSES = np.concatenate([8.0 * np.linspace(0.0, 1.0, 49) ** 2, np.geomspace(8.5, 120.0, 16)])[::-1]
+_CELLS = np.linspace(-7.0, 7.0, 57)  # of U, in standard deviations
+_REACH = 6.0  # square roots of r that B_r strays by with probability below 2e-31
+_STEPS = 32  # of B_r in a square root of r, where there are so many
+_ROUNDING = 1.0 + 1e-9
+_KINDS = 8  # of sampled rounds that differ; each takes half a second
+
+Array = NDArray[np.float64]
+
+
+def ranked(guesses: Guesses, *, claim: Claim, delta: float, confidence: float) -> LowerBound:
+    """Bound epsilon from the right guesses at ratio 0, where the surest count three times.
+
+    Args:
+        guesses: (m,) scores and coins; the order of equal scores tells nothing.
+        claim: the declared mechanism; only its family matters, not its amount of noise.
+        delta: strictly between 0 and 1.
+        confidence: strictly between 0 and 1.
+
+    Returns:
+        The bound; 0 where no noise is rejected. Of sampled rounds without noise or of more than
+        `_KINDS` kinds, or where all noise that can be resolved is rejected, that of `total_error`.
+
+    Raises:
+        ValueError: delta or confidence is out of range.
+
+    >>> rng = np.random.default_rng(0)
+    >>> coins = rng.random(1000) < 0.5
+    >>> guesses = Guesses(scores=rng.normal(size=1000) + coins - 0.5, included=coins)
+    >>> how = {"claim": Claim(rounds={(1.0, 1.0): 1}), "delta": 1e-5, "confidence": 0.95}
+    >>> round(total_error(guesses, **how).epsilon, 2), round(ranked(guesses, **how).epsilon, 2)
+    (3.21, 3.52)
+    """
+    counted = total_error(guesses, claim=claim, delta=delta, confidence=confidence)
+    if not _has_order(claim, counted.canaries):
+        return counted
+    top = counted.canaries // _PART
+    wrong = errors_at_zero(guesses, among=surest(guesses, top))
+    won = counted.canaries - counted.errors + (_WEIGHT - 1) * (top - sum(wrong[:2]))
+    scale, epsilon = _rejected(claim, counted.canaries, won, delta=delta, risk=1.0 - confidence)
+    if scale == 0.0:
+        return counted
+    return replace(
+        counted,
+        name="ranked",
+        epsilon=epsilon,
+        noise_scale=scale,
+        assumptions=counted.assumptions.replace("errors of canaries", "views of canaries"),
+    )
+
+
+def ideal_ranked(claim: Claim, *, canaries: int, delta: float, confidence: float) -> float:
+    """The `ranked` bound, in nats, of as many right guesses as the best attack expects."""
+    if not _has_order(claim, canaries):
+        return ideal(claim, canaries=canaries, delta=delta, confidence=confidence)
+    curve = trade_off((attained := attained_in_place(claim)).rounds, adjacency=attained.adjacency)
+    top = canaries // _PART
+    wrong, _ = _least_errors(curve, np.array([top / canaries, 1.0]))
+    won = math.floor(canaries * (1.0 - wrong[1]) + (_WEIGHT - 1) * (top - canaries * wrong[0]))
+    return _rejected(claim, canaries, won, delta=delta, risk=1.0 - confidence)[1]
+
+
+def _has_order(claim: Claim, canaries: int) -> bool:
+    """Whether the order of guesses is read, by which some are surest."""
+    kind = family(claim)
+    if kind is Family.ANY or (kind is Family.SAMPLED and len(claim.events) > _KINDS):
+        return False
+    return 0.0 < declared_mu(claim) < math.inf and canaries >= _PART
+
+
+@lru_cache(maxsize=4096)
+def _rejected(
+    claim: Claim, canaries: int, won: int, *, delta: float, risk: float
+) -> tuple[float, float]:
+    """The smallest scale of the noise that is rejected, and epsilon there; 0 if all are."""
+
+    def over(curve: TradeOff) -> float:
+        return math.log(risk / tail(curve, canaries, won))
+
+    if family(claim) is Family.GAUSSIAN:
+        mu = largest_mu(over)
+        return declared_mu(claim) / mu if mu > 0.0 else math.inf, epsilon_from_mu(mu, delta)
+    scale = smallest_rejected(claim, over, tails=False)
+    return scale, 0.0 if scale == 0.0 else least_epsilon_at(claim, scale, delta)
+
+
+def tail(curve: TradeOff, canaries: int, won: int) -> float:
+    """Upper bound of P(T >= won), above 0, under a mechanism with this curve."""
+    from scipy.special import ndtr
+    from scipy.stats import beta, binom
+
+    top = canaries // _PART
+    levels = ndtr(_CELLS)
+    shares = np.concatenate([[0.0], beta.ppf(levels, top + 1, canaries - top)])  # lower ends
+    weights = np.diff(np.concatenate([[0.0], levels, [1.0]]))
+    wrong, sure = _least_errors(curve, np.concatenate([shares, [1.0]]))
+    first = 1.0 - np.divide(wrong[:-1], shares, out=np.zeros_like(shares), where=shares > 0.0)
+    others = 1.0 - (wrong[-1] - wrong[:-1]) / (1.0 - shares)
+    # The surest, in steps that are taken for their upper ends; the one at U; the others.
+    step = 1 + int(math.sqrt(top) / _STEPS)
+    reach = math.ceil(_REACH * math.sqrt(top) / step) + 1
+    right = np.rint(top * first)[:, None] + step * np.arange(-reach, reach + 1)
+    chances = np.diff(binom.cdf(right, top, first[:, None]), axis=1)
+    needed = won - _WEIGHT * right[:, 1:]
+    rest, at = canaries - top - 1, sure[:-1, None]
+    above = at * binom.sf(needed - 2, rest, others[:, None])
+    above += (1.0 - at) * binom.sf(needed - 1, rest, others[:, None])
+    missing = 2.0 * math.exp(-2.0 * _REACH**2)  # Hoeffding 1963
+    return min(1.0, float((chances * above).sum(axis=1) @ weights) * _ROUNDING + missing)
+
+
+def _least_errors(curve: TradeOff, shares: Array) -> tuple[Array, Array]:
+    """(K,) e(u) of these shares, and how sure the guess at each is."""
+    deltas = np.array([curve.mean_delta(float(loss)) for loss in _LOSSES])
+    slopes = 1.0 / (1.0 + np.exp(_LOSSES))
+    lines = slopes * (shares[:, None] - deltas)  # (K, losses)
+    steepest = lines.argmax(axis=1)  # the surest of several
+    found = np.maximum(lines.max(axis=1), 0.0)
+    return found, np.where(found > 0.0, 1.0 - slopes[steepest], 1.0)

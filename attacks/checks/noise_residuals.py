@@ -44,6 +44,9 @@ from ...training.noise_tests.laws import at_least, binomial, least, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
+    TOTAL_FALSE_ALARM,
+    Check,
+    Finding,
     Pool,
     Rows,
     deviations,
@@ -58,7 +61,6 @@ from .noise_rows import (
 )
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
-from .result import TOTAL_FALSE_ALARM, Check, Finding
 
 # The noise on every part of a vector has its declared variance, and mean 0.
 #

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency, check_delta
-from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import EAVESDROPPER, Statement
 from ...privacy.releases.log import ReleaseLog
 from ...training.accounts.declared import account_of_releases
 from ..bounds.mechanism import Claim

@@ -30,8 +30,7 @@ from ...privacy.errors import InputError, InputTypeError
 from ...privacy.formats.csv_rows import CsvRows
 from ..audit.audited import Verdict
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound
-from ..bounds.one_run_bounds import guesses_made, one_run_f_dp, one_run_pure
-from ..bounds.ranked import ideal_ranked, ranked
+from ..bounds.one_run_bounds import guesses_made, ideal_ranked, one_run_f_dp, one_run_pure, ranked
 from .claimed import Claimed, small
 
 # Lower bounds on epsilon from scores that came from elsewhere, and what a perfect audit shows.

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Adversary, Sees
 from ...training.engine.recording import GradientCall, LocalCall, WholeCall
 from ...training.own.names import algorithm_named
 from ...training.step.values import SERVER, Parts, Quantile

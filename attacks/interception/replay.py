@@ -16,16 +16,15 @@ import torch
 from torch import Tensor
 
 from ...privacy._validate import within
-from ...privacy.adversary import Adversary, parse_adversary
 from ...privacy.errors import InputError
+from ...privacy.guarantee import Adversary, parse_adversary
 from ...training.algorithms import Form, bind
 from ...training.algorithms.learning_rates import LearningRates
 from ...training.data.store import Examples
 from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
-from ...training.engine.setting import Setting
-from ...training.engine.transcript import Transcript
+from ...training.engine.transcript import Setting, Transcript
 from ...training.own.names import algorithm_named, is_own
 from ...training.step.operations import CarryOut, How, Operations, Values
 from ...training.step.values import Agents, Edges

@@ -19,10 +19,9 @@ from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
-from ..interception.estimate import Estimate
+from ..interception.estimate import Estimate, intercept
 from ..interception.names import NOT_IDENTIFIED, Scenario
 from ..interception.replay import Protection, ReplayedRun, replay, trace_of
-from ..interception.scenarios import intercept
 from ..inversion.crafted import craft
 from ..inversion.fallback import acceptance_power
 from ..inversion.inversion import Reconstruction, reconstruct

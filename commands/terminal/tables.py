@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.guarantee import Guarantee, Holder, Status, Unit
-from ...reports.judgement.sentence import adversary_words
+from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Holder, Status, Unit
+from ...reports.judgement.findings import adversary_words
 from ...reports.references import STATUSES, epsilon_text
 from ...reports.schema import PersonTotal, Total
 from ...runs.audit.evidence import MembershipPart, MembershipRate
@@ -20,7 +19,7 @@ from ...runs.audit.evidence_schema import AttackRow, Audit, AuditCheck
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
-from .terminal import make_table, say
+from .options import make_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console

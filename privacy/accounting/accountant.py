@@ -29,14 +29,16 @@ from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
 from .gaussian import LEAST_DELTA, delta_from_mu, epsilon_from_mu, mu_from, stated
-from .other_accountants import COMPARED, Accountant, clt_multiplier
 from .request import (
+    COMPARED,
+    Accountant,
     Adjacency,
     check_delta,
     check_epsilon,
     check_multiplier,
     check_rounds,
     check_setting,
+    clt_multiplier,
     orders_of,
 )
 from .search import (

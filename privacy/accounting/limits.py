@@ -20,9 +20,9 @@ from .accountant import composed_epsilon
 from .accountant import epsilon as epsilon_of
 from .dominating_pairs import Round
 from .gaussian import mu_from
-from .other_accountants import Accountant, clt_mu
 from .request import (
     MOST_ROUNDS,
+    Accountant,
     Adjacency,
     check_count,
     check_delta,
@@ -30,6 +30,7 @@ from .request import (
     check_multiplier,
     check_rounds,
     check_setting,
+    clt_mu,
     orders_of,
 )
 from .search import LEAST_MISSING, log_delta_guess, smallest_safe

@@ -51,8 +51,7 @@ from numpy.typing import NDArray
 from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..accounting.limits import scale_for
-from ..accounting.other_accountants import Accountant
-from ..accounting.request import Adjacency, check_pld, check_setting
+from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
 from ..errors import InputError
 from ..guarantee import Statement
 

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from importlib import resources
 
 from .._validate import within
-from ..accounting.other_accountants import Accountant
-from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from ..errors import InputError
 
 

@@ -30,8 +30,7 @@ import math
 
 from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
-from ..accounting.other_accountants import Accountant
-from ..accounting.request import Adjacency, check_delta, check_epsilon, check_setting
+from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
 from .claim import CITATIONS, PublishedClaim, check_one_given
 
 

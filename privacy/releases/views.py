@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..adversary import Adversary, Sees
 from ..errors import InputError, UnsupportedView
-from ..guarantee import Unit
+from ..guarantee import Adversary, Sees, Unit
 from ..view.elimination import leak_sentence
 from ..view.view import View
 from .lines import Header, Played, Release, Vector, party_name

@@ -11,27 +11,25 @@ from pathlib import Path
 from typing import TypeGuard
 
 from ... import __version__
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import SHOWN, write_durably
+from ...privacy.bounded import SHOWN, read_bounded, write_durably
 from ...privacy.errors import InputError
-from ...privacy.formats.json_text import parse_json, read_json
+from ...privacy.formats.codec import parse_json, read_json
 from ...privacy.guarantee import Unit
 from ...privacy.plain_text import plain
 from ...privacy.releases.ledger import Spent
 from ...runs.attack.scenario import commands_of, shown_pictures
 from ...runs.audit.assumptions import Facts as AssumedFacts
 from ...runs.audit.assumptions import assumptions
-from ...runs.audit.audit_log import trail_of_folder
 from ...runs.audit.evidence import (
     measured,
     read_attack,
     read_audit,
     read_last_model,
     read_membership,
+    trail_of_folder,
 )
 from ...runs.audit.evidence_schema import Attack
 from ...runs.described import LARGEST_OBJECT
-from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Environment, Items, header_of, read_metrics
@@ -44,6 +42,7 @@ from ...runs.plan.plan import Plan
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
+from ...runs.stop import ContradictedProof
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.facts import Facts, facts_of_report

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 from ... import __version__
-from ...privacy.accounting.other_accountants import Accountant
-from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
-from ...privacy.durable import SHOWN, write_durably
+from ...privacy.accounting.request import Accountant, Adjacency
+from ...privacy.bounded import SHOWN, write_durably
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status
+from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status
 from ...privacy.plain_text import plain
 from ...privacy.releases.lines import Header
 from ...privacy.releases.log import ReleaseLog, read_log
@@ -38,10 +36,9 @@ from ...runs.recorder.outcome import FILE as CONFORMANCE
 from ...runs.recorder.outcome import Held, read_held, read_kept_audit
 from ...training.accounts.declared import DeclaredAccount, account_of_releases, usual_adversaries
 from ..judgement.facts import Facts, FigureRequirement, facts_of_report
-from ..judgement.findings import Kind, Outcome, judge
+from ..judgement.findings import KINDS, Kind, Outcome, fill, judge, text_of
 from ..judgement.gate import Decision, Requirement, audits, limit_name, proofs
 from ..judgement.policy import Evidence, Limit, Policy
-from ..judgement.sentence import KINDS, fill, text_of
 from ..judgement.wording import sentence
 from ..schema import REPORT_SCHEMA, Declared, KeptChecks, Released, Report, Reproduce, Run, Tool
 from .html import render

@@ -17,12 +17,10 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ...privacy.adversary import SINGLE_MESSAGE
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
+from ...privacy.bounded import read_bounded, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import as_text
-from ...privacy.guarantee import Status, Unit
+from ...privacy.guarantee import SINGLE_MESSAGE, Status, Unit
 from ...runs.attack.gradients_schema import GradientAttack
 from ...runs.folder.folder import REPORT
 from ...runs.numbers import bound, figure, is_infinite
@@ -38,9 +36,8 @@ from ..figures.plots import (
     utility_figure,
 )
 from ..judgement.facts import facts_of_report
-from ..judgement.sentence import PARTS, Figure, Sentence
-from ..judgement.verdict import Outcome, verdict
-from ..judgement.wording import who
+from ..judgement.findings import PARTS, Figure, Sentence
+from ..judgement.wording import Outcome, verdict, who
 from ..references import HEURISTIC, References, kind_of, sign_of, template
 from ..schema import Report, Total
 from .summary import summary_of

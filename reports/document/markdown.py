@@ -12,10 +12,9 @@ from ...runs.audit.evidence_schema import AttackRow
 from ...runs.numbers import bound, figure, lower_bound, percent, small
 from ...runs.plan.opinions import bracket_words
 from ..judgement.facts import about_of, facts_of_report
-from ..judgement.findings import Outcome
+from ..judgement.findings import Outcome, adversary_words, text_of
 from ..judgement.gate import Decision
-from ..judgement.sentence import adversary_words, text_of
-from ..judgement.verdict import verdict
+from ..judgement.wording import verdict
 from ..references import STATUSES, epsilon_text
 from ..schema import Report
 

@@ -30,9 +30,8 @@ from ...training.exposure.sensitivity import JointSensitivity, Release
 from ...training.graphs.graph import Topology
 from ...training.models.metrics import Metrics
 from ..judgement.facts import Facts
-from ..judgement.sentence import Figure, Sentence, fill
-from ..judgement.verdict import Outcome, Verdict
-from ..judgement.wording import who
+from ..judgement.findings import Figure, Sentence, fill
+from ..judgement.wording import Outcome, Verdict, who
 from ..references import kind_of
 from ..schema import About, Hits, Odds, Report, Risk, Run, Utility
 

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...privacy.adversary import SINGLE_MESSAGE, Sees, parse_adversary
-from ...privacy.guarantee import Guarantee, Unit
+from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Sees, Unit, parse_adversary
 from ...privacy.target import Goal, Target
 from ...runs.audit.assumptions import COUNTED
 from ...runs.audit.evidence import LastModel, Membership

@@ -13,16 +13,27 @@ from typing import Any
 
 from ...attacks.bounds.lower_bounds import LEAST_SHARE
 from ...attacks.interception.names import NOT_IDENTIFIED, satisfies
-from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import SINGLE_MESSAGE, Statement
 from ...privacy.plain_text import plain
 from ...runs.audit.evidence_schema import Audit, AuditedAdversary
 from .facts import Facts, FigureRequirement, Ran, adversary_key
-from .findings import Finding, Fixes, Kind, Outcome, Risks, judge, no_fixes
+from .findings import (
+    PARTS,
+    Figure,
+    Finding,
+    Fixes,
+    Kind,
+    Note,
+    Outcome,
+    Risks,
+    Value,
+    judge,
+    no_fixes,
+    text_of,
+)
 from .policy import Evidence, Limit, Policy
 from .proofs import against_proofs, of_membership, of_opinion, of_trace
-from .sentence import PARTS, Figure, Note, Value, text_of
 from .wording import notes, plain_sentences, sentence
 
 EXIT_CODES: Mapping[Outcome, int] = {

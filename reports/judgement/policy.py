@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError, all_problems, did_you_mean
 from ...privacy.formats.toml_text import read_toml
+from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
 from ...privacy.participation import MOST_RECORDS
 from ...privacy.plain_text import plain
 from ...privacy.releases.values import SERVER

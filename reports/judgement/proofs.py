@@ -10,8 +10,7 @@ from ...runs.audit.evidence_schema import Audit, AuditCheck, AuditedAdversary
 from ...runs.numbers import percent
 from ...training.accounts.summary import Verdict
 from .facts import Facts
-from .findings import Action, Finding, Kind, Remedy
-from .sentence import Figure, Value
+from .findings import Action, Figure, Finding, Kind, Remedy, Value
 
 _REFUTED = "contradicted"
 _RATE = 0.01  # of false positives, at which a policy limits members that are found

@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from ...privacy.adversary import EAVESDROPPER
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.guarantee import EAVESDROPPER, Statement, Status, Unit
 from ...privacy.plain_text import plain
 from ...privacy.releases.person_ledger import (
     PersonLedger,

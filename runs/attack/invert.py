@@ -27,7 +27,7 @@ from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...privacy._validate import Progress
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.durable import PART, write_durably
+from ...privacy.bounded import PART, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
 from ...training.data.columns import Declared, declared
@@ -38,12 +38,18 @@ from ..folder import folder as run_folder
 from ..requests import GradientRequest
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
-from .batch import BatchFacts, facts_of
-from .gallery import AS_THE_TRUTH, orders_of, save_picture, smoother
 from .gradients_schema import Defended, GradientAttack, TruthScores
-from .layouts import between, told_apart
+from .layouts import BatchFacts, between, facts_of, told_apart
 from .model import Posed, build_problem, residual_of, residual_of_noise
-from .planted import score_columns, values_of, whole_rows
+from .planted import (
+    AS_THE_TRUTH,
+    orders_of,
+    save_picture,
+    score_columns,
+    smoother,
+    values_of,
+    whole_rows,
+)
 from .prior_records import (
     RecordForm,
     candidates_of,

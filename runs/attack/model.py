@@ -40,8 +40,7 @@ from ...training.models.parameters import (
     retyped,
     unflatten,
 )
-from .batch import BatchFacts
-from .layouts import CONVERT, Layout, whole_model, with_kinds
+from .layouts import CONVERT, BatchFacts, Layout, whole_model, with_kinds
 from .prior_records import read_tensors
 
 # Gradients from anywhere: a file of them, by the names of the model's parameters, or by names and

@@ -15,9 +15,9 @@ from ...attacks.interception.names import Scenario, scenarios_of
 from ...attacks.interception.replay import ReplayedRun, check_deviation
 from ...attacks.inversion.crafted import least_rounds, why_not_crafted
 from ...attacks.scoring.columns import with_columns
-from ...privacy.adversary import ACTIVE_NEIGHBOUR, parse_adversary
 from ...privacy.errors import InputError
 from ...privacy.formats.tensor_archives import read_header
+from ...privacy.guarantee import ACTIVE_NEIGHBOUR, parse_adversary
 from ...training.engine.tensor_file import load_checkpoint, round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.names import algorithm_named

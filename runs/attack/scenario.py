@@ -25,7 +25,7 @@ from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
 from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
 from ...attacks.scoring.reconstruction_bound import LineupBound, ReconstructionBound
-from ...privacy.durable import lock, make_folder, sync_folder
+from ...privacy.bounded import lock, make_folder, sync_folder
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.own.names import found_object
@@ -44,8 +44,7 @@ from ..folder import folder as run_folder
 from ..folder.folder import forget_sums, is_listed, write_sums
 from ..run_file.run_file import RunFile
 from ..run_file.trust import digest_of_sources
-from .gallery import save_gallery, save_picture
-from .planted import DISTANCE, HELD_OUT, Public, row_fields, values_of
+from .planted import DISTANCE, HELD_OUT, Public, row_fields, save_gallery, save_picture, values_of
 from .points import Point
 from .prior_records import KEY, digest_of
 

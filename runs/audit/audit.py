@@ -14,7 +14,7 @@ from ...attacks.audit.game import Game
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.checks.checks import engine_checks
-from ...attacks.checks.result import Check
+from ...attacks.checks.noise_rows import Check
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.checks.watched_run import affordable_rounds, traces_of
 from ...privacy._validate import Progress
@@ -27,7 +27,6 @@ from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
 from ..cost import Expect
-from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.records import Environment
 from ..freed_memory import keep_freed_memory
@@ -36,7 +35,7 @@ from ..run_file.build import Built, build, missing_of
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
-from ..stop import Stop
+from ..stop import ContradictedProof, Stop
 from .evidence import read_audit
 from .evidence_schema import (
     Audit,

@@ -22,10 +22,16 @@ from ...attacks.audit.observed_rows import shares_noise
 from ...attacks.audit.whole_run_game import WholeRunGame
 from ...attacks.checks.watched_run import traces_of
 from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import SINGLE_MESSAGE, WORST_NEIGHBOUR, Adversary, neighbour
 from ...privacy.batches.sampling import Scheme
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Guarantee, Unit
+from ...privacy.guarantee import (
+    SINGLE_MESSAGE,
+    WORST_NEIGHBOUR,
+    Adversary,
+    Guarantee,
+    Unit,
+    neighbour,
+)
 from ...training.batches import Sampler
 from ...training.exposure.guarantees import group_of, run_epsilon, status_of
 from ...training.exposure.joint_sensitivities import (

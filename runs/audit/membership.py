@@ -12,18 +12,24 @@ import numpy as np
 from torch import Tensor
 
 from ...attacks.audit.audit import claim_of
-from ...attacks.membership.membership import Attacked, Inference, Played, Trainer, infer_membership
 from ...attacks.membership.roc import ATTACKED, Measured, ProvenLimit, Rate, exceeds, measure
-from ...attacks.membership.scores import AVERAGE, OWNER, Pool, make_pool
+from ...attacks.membership.scores import (
+    AVERAGE,
+    OWNER,
+    Attacked,
+    Inference,
+    Played,
+    Pool,
+    Trainer,
+    infer_membership,
+    make_pool,
+)
 from ...privacy._validate import Progress
-from ...privacy.adversary import FINAL_MODELS
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
+from ...privacy.bounded import read_bounded, write_durably
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Status, WrittenStatus
+from ...privacy.guarantee import FINAL_MODELS, Status, WrittenStatus
 from ...training.engine.tensor_file import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
-from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums, write_sums
 from ..folder.records import LedgerHeader, header_of
@@ -34,7 +40,7 @@ from ..requests import MembershipRequest
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
-from ..stop import NOTHING_KEPT, Stop
+from ..stop import NOTHING_KEPT, ContradictedProof, Stop
 from .evidence import (
     EarlierMembership,
     ExposedRecord,

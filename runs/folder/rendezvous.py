@@ -30,8 +30,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from ...privacy.errors import InputError
 from ...privacy.releases.chained_file import sign
-from ...training.engine.exchange import check_peers
-from ...training.engine.ranks import MissingRank, Ranks
+from ...training.engine.exchange import MissingRank, Ranks, check_peers
 from ..stop import SIGNALS, tell
 from .names import CAME, FAILED_FIRST, SECRET, STORE_FILE, STORE_PREFIX
 from .place import GLOO, Place, address_towards, check_same_facts, choose_interface

@@ -19,10 +19,9 @@ from pathlib import Path
 
 import torch
 
-from ...privacy.bounded import check_size
-from ...privacy.durable import PART, make_folder, sync_folder, write_durably
+from ...privacy.bounded import PART, check_size, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.formats.json_text import parse_json
+from ...privacy.formats.codec import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.figures import reached
 from ...training.engine.tensor_file import (

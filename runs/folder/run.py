@@ -23,7 +23,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy.durable import write_durably
+from ...privacy.bounded import write_durably
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement
 from ...privacy.releases.ledger import Ledger
@@ -40,13 +40,12 @@ from ...training.models.metrics import Metrics
 from ...training.models.parameters import sizes_of
 from ...training.noise_tests.noise_tests import RATE, NoiseTestFailed, NoiseTests
 from ...training.tracing.trace import check_noise
-from ..errors import ContradictedProof
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile, own_calls
 from ..run_file.trust import SOURCES, check_at_end, write_sources
-from ..stop import Stop, tell
+from ..stop import ContradictedProof, Stop, tell
 from . import folder as run_folder
 from .folder import write_sums
 from .ranks import Group, Start

@@ -24,17 +24,18 @@ from dataclasses import dataclass
 from ...privacy._validate import within
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
-from ...privacy.adversary import (
+from ...privacy.batches.patterns import PatternKind
+from ...privacy.errors import InputError
+from ...privacy.guarantee import (
     ALL_OTHERS,
     EAVESDROPPER,
     FINAL_MODELS,
     WORST_NEIGHBOUR,
     Sees,
+    Statement,
+    Unit,
     parse_adversary,
 )
-from ...privacy.batches.patterns import PatternKind
-from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Unit
 from ...privacy.noise.design import Design, Kind, design, pair_exposure
 from ...privacy.noise.over_time import MOST_DENSE
 from ...training.algorithms.learning_rates import rates_of, read_rates

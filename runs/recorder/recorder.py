@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, Self, runtim
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...privacy.accounting.other_accountants import Accountant
-from ...privacy.accounting.request import Adjacency
+from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.errors import InputError, InputTypeError, needed
 from ...privacy.guarantee import Statement, Unit
 from ...privacy.releases.chained_file import ChainedFile, round_number

@@ -220,7 +220,7 @@ def _adversaries(
     privacy: PrivacyTable, agents: int, *, links: str
 ) -> tuple[tuple[str, ...], list[str]]:
     """The adversaries to account for, the target's first, and what is wrong with them."""
-    from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+    from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
     from ...training.exposure.whole_run import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default: Sequence[str] = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
@@ -243,7 +243,7 @@ def _adversaries(
 
 def _attacker(name: str, agents: int, victims: tuple[int, ...]) -> list[str]:
     """What is wrong with the adversary of [attack]."""
-    from ...privacy.adversary import (
+    from ...privacy.guarantee import (
         ACTIVE_NEIGHBOUR,
         ALL_OTHERS,
         WORST_NEIGHBOUR,

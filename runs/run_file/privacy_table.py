@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
-from ...privacy.accounting.other_accountants import Accountant
-from ...privacy.accounting.request import Adjacency
+from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError
 from ...privacy.guarantee import NO_CAP, Statement, Unit

@@ -463,8 +463,7 @@ def test_version_is_that_of_the_package(capsys):
 
 
 def test_names_of_choices_are_those_of_the_accountant():
-    from overhear.privacy.accounting.other_accountants import Accountant
-    from overhear.privacy.accounting.request import Adjacency
+    from overhear.privacy.accounting.request import Accountant, Adjacency
 
     assert set(ACCOUNTANTS) == set(Accountant)
     assert set(ADJACENCIES) == set(Adjacency)

@@ -26,8 +26,7 @@ from overhear.privacy.bounded import (
     read_text,
 )
 from overhear.privacy.errors import InputError
-from overhear.privacy.formats.numpy_arrays import PackedArrays
-from overhear.privacy.formats.tensor_archives import read_header
+from overhear.privacy.formats.tensor_archives import PackedArrays, read_header
 from overhear.training.engine.tensor_file import read_tensors
 
 MEGABYTES = 100  # that a refusal may take
@@ -47,7 +46,7 @@ from overhear.training.engine.tensor_file import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.privacy.formats.pictures import opened_picture
 from overhear.privacy.releases.person_ledger import read_person_ledger
-from overhear.training.data.table_rows import csv_blocks
+from overhear.training.data.table import csv_blocks
 from overhear.training.graphs.topologies import read_graph_file
 from overhear.training.graphs.participation import read_active_file
 

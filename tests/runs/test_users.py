@@ -8,8 +8,7 @@ import pytest
 
 from overhear.commands.cli import main
 from overhear.privacy.accounting.accountant import composed_epsilon
-from overhear.privacy.accounting.other_accountants import Accountant
-from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.accounting.request import Accountant, Adjacency
 from overhear.privacy.participation import Event, group
 from overhear.runs.run_file.build import data_of, parts_of
 from overhear.runs.run_file.run_file import load_run_file

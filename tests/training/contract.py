@@ -13,7 +13,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Algorithm, Form, bind
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples
@@ -21,9 +21,8 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import AllRounds, DrawBatch, Drawing, TensorRound
-from overhear.training.engine.transcript import Message, Tap, Transcript
+from overhear.training.engine.transcript import Message, Setting, Tap, Transcript
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring

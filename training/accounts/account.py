@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...privacy.accounting.other_accountants import Accountant
-from ...privacy.accounting.request import Adjacency, check_multiplier
+from ...privacy.accounting.request import Accountant, Adjacency, check_multiplier
 from ...privacy.batches.patterns import pattern_of
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.guarantee import NO_CAP, NOT_A_CLIENT, Statement, Unit

@@ -14,19 +14,20 @@ from types import MappingProxyType
 from typing import Any
 
 from ...privacy._validate import whole
-from ...privacy.adversary import (
+from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.formats.codec import dump
+from ...privacy.guarantee import (
     ALL_OTHERS,
     EAVESDROPPER,
     WORST_NEIGHBOUR,
     Adversary,
     Sees,
+    Statement,
+    Status,
     coalition,
     neighbour,
     parse_adversary,
 )
-from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.formats.codec import dump
-from ...privacy.guarantee import Statement, Status
 from ...privacy.reference.second_opinion import SecondOpinion
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.values import SERVER

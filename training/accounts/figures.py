@@ -16,9 +16,8 @@ from typing import NamedTuple
 from ...privacy.accounting.risk import scale_for_risk
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Statement, Status, Unit
+from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status, Unit
 from ...privacy.target import Goal
 from ..exposure.events import asked_releases, counted, spent_releases
 from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon

@@ -11,10 +11,9 @@ import numpy as np
 
 from ...privacy.accounting.request import Adjacency
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.adversary import SINGLE_MESSAGE, Sees
 from ...privacy.batches.patterns import CONSTANTS
 from ...privacy.batches.sampling import Sampling
-from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Sees, Statement, Status, Unit
 from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View, matched_filter
 from ..exposure.events import counted, spent_releases

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...privacy._validate import check_real, within
-from ...privacy.accounting.other_accountants import Accountant
-from ...privacy.accounting.request import check_count
-from ...privacy.adversary import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
+from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.batches.sampling import Drawing, Scheme, drawings
 from ...privacy.errors import InputError, InputTypeError, did_you_mean
-from ...privacy.guarantee import Statement
+from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, parse_adversary
 from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, choices
 from ..exposure.events import check_scheme

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.batches.sampling import Drawing, Sampling
 from ...privacy.errors import InputError
-from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Statement, Status, Unit
 from ..algorithms.algorithm import Bound, Form
 from ..exposure.guarantees import run_epsilon
 from ..exposure.joint_sensitivities import joint_sensitivities_by_victim

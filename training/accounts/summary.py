@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.adversary import SINGLE_MESSAGE
 from ...privacy.errors import InputError, needs
 from ...privacy.formats.codec import dump, finite
-from ...privacy.guarantee import Guarantee, Statement, Status, Unit
+from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Statement, Status, Unit
 from ...privacy.plain_text import aligned
 from ...privacy.target import Goal, Target
 from ..exposure.events import counted, spent_releases

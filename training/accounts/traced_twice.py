@@ -12,18 +12,20 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy.adversary import (
+from ...privacy.batches.patterns import PatternKind
+from ...privacy.batches.sampling import Drawing, Scheme
+from ...privacy.errors import InputError
+from ...privacy.guarantee import (
     ALL_OTHERS,
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
     Adversary,
+    Statement,
+    Status,
+    Unit,
     coalition,
     neighbour,
 )
-from ...privacy.batches.patterns import PatternKind
-from ...privacy.batches.sampling import Drawing, Scheme
-from ...privacy.errors import InputError
-from ...privacy.guarantee import Statement, Status, Unit
 from ...privacy.participation import Reach
 from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph

@@ -26,12 +26,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ...privacy.errors import InputError, InputTypeError, describe, line_of
-from ...privacy.formats.numpy_arrays import PackedArrays, map_array, read_array
+from ...privacy.formats.tensor_archives import PackedArrays, map_array, read_array
 from ..own.names import own_object
-from .arrays import check_finite, checked_inputs, checked_targets, classes_of
 from .load import Dataset
 from .partition import hold_out_users
-from .store import Examples, MappedStore, Shard, Store, TensorStore
+from .store import (
+    Examples,
+    MappedStore,
+    Shard,
+    Store,
+    TensorStore,
+    check_finite,
+    checked_inputs,
+    checked_targets,
+    classes_of,
+)
 
 # A torch data set of one's own as a store: its records are asked for when a batch needs them.
 

@@ -32,14 +32,12 @@ from ..step.operations import Operations
 from ..step.perform import perform
 from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand, state_column
-from .exchange import check_same_root, gather, share_root, warm_up
+from .exchange import Ranks, check_fit, check_same_root, gather, share_root, warm_up
 from .links import Gathered, Links
 from .randomness import Purpose, SecretRandomness
-from .ranks import Ranks, check_fit
 from .recording import KeptNoise, Recorded, Recording
-from .setting import Setting
 from .tensor_round import AllRounds, Drawing, PublicValues, TensorRound
-from .transcript import Tap
+from .transcript import Setting, Tap
 
 
 class Engine:

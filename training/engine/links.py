@@ -2,12 +2,9 @@
 
 A agents   D parameters   E directed edges, self-loops included, sorted by (receiver, sender)
 
-With ranks (`overhear.training.engine.ranks`) a rank has the edges that end at its own agents. They
-are a slice of all edges, because agents are spread contiguously. Where positions are needed on the
-host they are kept there, so that a round reads nothing back from a device.
-
-Below the class: how the rows of points, and those that functions of one agent give, are put
-together.
+With ranks (`overhear.training.engine.exchange`) a rank has the edges that end at its own agents.
+They are a slice of all edges, because agents are spread contiguously. Where positions are needed on
+the host they are kept there, so that a round reads nothing back from a device.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ from ..graphs.graph import Graph
 from ..noise_tests.noise_tests import Place
 from ..step.operations import Coef, reply_order
 from ..step.values import SERVER, Agents, Edges, Value
-from .exchange import Arrivals, gather
-from .ranks import Ranks
+from .exchange import Arrivals, Ranks, gather
 from .transcript import Message, Tap
 
 _ENTRIES = 16  # of a matrix of weights for each that is not 0, up to which its product is taken

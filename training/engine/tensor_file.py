@@ -16,11 +16,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import check_expansion, check_memory, decoding
-from ...privacy.durable import write_durably
+from ...privacy.bounded import check_expansion, check_memory, decoding, write_durably
 from ...privacy.errors import InputError
-from ...privacy.formats.numpy_arrays import PackedArrays, read_array
-from ...privacy.formats.tensor_archives import NPY, NPZ, TORCH, check_torch, kind_of, read_header
+from ...privacy.formats.tensor_archives import (
+    NPY,
+    NPZ,
+    TORCH,
+    PackedArrays,
+    check_torch,
+    kind_of,
+    read_array,
+    read_header,
+)
 from ..device.later import is_tensor, torch
 
 if TYPE_CHECKING:

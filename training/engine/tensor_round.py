@@ -44,10 +44,9 @@ from ..step.values import (
     check_parameters,
     check_table,
 )
-from .exchange import Arrivals, fetch, gather
+from .exchange import Arrivals, Ranks, fetch, gather
 from .links import Gathered, Links, Outbox, by_coordinate, stacked
 from .randomness import NoiseMaker
-from .ranks import Ranks
 from .recording import Argument, Calls, called
 from .transcript import Tap
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary
 from ...privacy.errors import UnsupportedView
+from ...privacy.guarantee import Adversary
 from ...privacy.view.elimination import in_round
 from ...privacy.view.view import View
 from ...privacy.view.whole_run import Rows, StreamedView

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 
 from ...privacy.accounting import accountant as accounting
 from ...privacy.accounting.limits import scale_for
-from ...privacy.accounting.other_accountants import Accountant, Bound
-from ...privacy.accounting.request import check_multiplier, orders_of
+from ...privacy.accounting.request import Accountant, Bound, check_multiplier, orders_of
 from ...privacy.accounting.search import least_that_meets
 from ...privacy.batches.sampling import Sampling
 from ...privacy.errors import UnsupportedView

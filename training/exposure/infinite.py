@@ -11,10 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import Pattern
 from ...privacy.errors import UnsupportedView
-from ...privacy.guarantee import Status
+from ...privacy.guarantee import Adversary, Sees, Status
 from ...privacy.participation import Reach
 from ...privacy.view.elimination import leak_sentence
 from ..tracing.linear_forms import Contributions, NoiseSources

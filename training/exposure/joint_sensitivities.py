@@ -20,10 +20,9 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.sampling import Drawing, Scheme
 from ...privacy.errors import InexpressibleView, UnsupportedView
-from ...privacy.guarantee import Status, Unit
+from ...privacy.guarantee import Adversary, Sees, Status, Unit
 from ...privacy.view.view import View
 from ..tracing.trace import AlgorithmTrace, parts_of
 from .events import check_draws

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
+from ...privacy.guarantee import Adversary, Sees
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.elimination import entries
 from ...privacy.view.view import View

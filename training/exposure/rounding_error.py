@@ -42,8 +42,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.errors import UnsupportedView
+from ...privacy.guarantee import Adversary, Sees
 from ...privacy.view.view import View
 from ..tracing.cancellation import MOST_SHOWN, UNIT_ROUNDING, Cancelled, Noised, cancelled_terms
 from ..tracing.linear_forms import Contributions, Known, Messages, NoiseSources

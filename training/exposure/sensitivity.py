@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Status, Unit
+from ...privacy.guarantee import Adversary, Sees, Status, Unit
 from ...privacy.participation import Draws, Reach
 
 if TYPE_CHECKING:

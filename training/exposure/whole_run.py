@@ -36,19 +36,19 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
-from ...privacy.adversary import (
+from ...privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
+from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.guarantee import (
     ALL_OTHERS,
     SINGLE_MESSAGE,
     WORST_NEIGHBOUR,
     Adversary,
     Sees,
+    Status,
     coalition,
     neighbour,
     parse_adversary,
 )
-from ...privacy.batches.patterns import EVERY, Pattern, PatternKind, pattern_of
-from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import Status
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.elimination import leak_sentence
 from ...privacy.view.whole_run import StreamedView, largest_apart, largest_most

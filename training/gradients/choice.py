@@ -51,7 +51,18 @@ from torch.utils.hooks import RemovableHandle
 from ..device.memory import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
-from .clipping import Coefficient, Examples, Pass, Span, Summed, clip_factors, total_squares
+from .clipping import (
+    Coefficient,
+    Examples,
+    Kernel,
+    Loop,
+    OfModel,
+    Pass,
+    Span,
+    Summed,
+    clip_factors,
+    total_squares,
+)
 from .examples_independent import Separate, separate
 from .ghost import (
     BookKeeping,
@@ -62,7 +73,6 @@ from .ghost import (
     without_overwriting,
 )
 from .linear_conv import Cells, Factors, Layer
-from .loop_and_vmap import Kernel, Loop, OfModel
 
 # Clipped gradient sums of many model owners at once, for many small models and for accelerators.
 #

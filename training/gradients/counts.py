@@ -21,8 +21,7 @@ from ..models.parameters import copied
 from ..models.tasks import Task
 from ..own.contents import Watch
 from ..step.operations import Of
-from .clipping import Examples, Pass, Span, Summed, squared_norms
-from .loop_and_vmap import Kernel, OfModel, OfTask
+from .clipping import Examples, Kernel, OfModel, OfTask, Pass, Span, Summed, squared_norms
 
 # Calls of a network or a loss of the user, which may raise anything and must keep nothing.
 

@@ -42,7 +42,12 @@ from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
 from .clipping import (
     Coefficient,
     Examples,
+    Kernel,
+    Loop,
+    OfModel,
+    OfTask,
     Summed,
+    Vmap,
     check_clip_norm,
     check_finite,
     plan_passes,
@@ -50,7 +55,6 @@ from .clipping import (
 )
 from .counts import OwnCode
 from .examples_independent import Separate
-from .loop_and_vmap import Kernel, Loop, OfModel, OfTask, Vmap
 
 Layout = Literal["auto", "book-keeping", "grouped", "vmap", "loop"]
 Indices = Sequence[int] | np.ndarray | Tensor

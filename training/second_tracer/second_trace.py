@@ -29,8 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.adversary import Adversary, Sees
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Adversary, Sees, Unit
 from ..graphs.graph import Graph, Topology
 from ..step import values
 from ..step.perform import histories_of, perform

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ...privacy.adversary import Adversary, Sees
 from ...privacy.batches.sampling import Per, cohort_words
 from ...privacy.errors import InexpressibleView, UnsupportedView
-from ...privacy.guarantee import Unit
+from ...privacy.guarantee import Adversary, Sees, Unit
 from ...privacy.participation import Draws, Reach
 from ...privacy.view.elimination import in_round, leak_sentence
 from ...privacy.view.view import View

@@ -15,8 +15,7 @@ from overhear.attacks.audit.game import CanaryGame, Played
 from overhear.attacks.bounds import evidence
 from overhear.attacks.bounds.lower_bounds import Guesses, total_error
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.privacy.adversary import EAVESDROPPER, Sees
-from overhear.privacy.guarantee import Statement, Status
+from overhear.privacy.guarantee import EAVESDROPPER, Sees, Statement, Status
 from overhear.privacy.participation import as_events
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
 from overhear.training.exposure.sensitivity import JointSensitivity, Release

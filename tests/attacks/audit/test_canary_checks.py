@@ -21,7 +21,7 @@ from overhear.attacks.audit.canary_checks import (
 from overhear.attacks.audit.canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_rows import shares_noise
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring

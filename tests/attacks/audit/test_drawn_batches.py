@@ -13,10 +13,9 @@ from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import uncoded, with_codes_in_place
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.privacy.adversary import EAVESDROPPER
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Statement, Status
+from overhear.privacy.guarantee import EAVESDROPPER, Statement, Status
 from overhear.privacy.participation import Event, always
 from overhear.training.batches import Sampler
 from overhear.training.graphs.topologies import ring

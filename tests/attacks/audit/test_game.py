@@ -8,7 +8,7 @@ from scipy.stats import binom
 
 from overhear.attacks.audit import canary_noise as strength
 from overhear.attacks.audit.game import MOST, CanaryGame
-from overhear.privacy.adversary import EAVESDROPPER, Adversary, Sees
+from overhear.privacy.guarantee import EAVESDROPPER, Adversary, Sees
 from overhear.training.algorithms import ALGORITHMS
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace

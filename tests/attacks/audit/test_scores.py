@@ -17,7 +17,7 @@ from overhear.attacks.audit.canaries import (
 from overhear.attacks.audit.canary_noise import log_mixture
 from overhear.attacks.audit.observed_rows import Projected, shares_noise
 from overhear.attacks.audit.scores import BatchRates, Scorer
-from overhear.privacy.adversary import EAVESDROPPER, FINAL_MODELS, parse_adversary
+from overhear.privacy.guarantee import EAVESDROPPER, FINAL_MODELS, parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.recording import Recorded

@@ -7,7 +7,7 @@ from scipy.stats import binom
 from overhear.attacks.bounds.evidence import SHARE, headline, held_out
 from overhear.attacks.bounds.lower_bounds import Guesses, best_threshold, total_error
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.attacks.bounds.ranked import ranked
+from overhear.attacks.bounds.one_run_bounds import ranked
 from tests.attacks.bounds.simulated_scores import simulated_scores
 
 DELTA = 1e-5

@@ -18,8 +18,8 @@ from overhear.attacks.bounds.lower_bounds import (
     upper_limit,
 )
 from overhear.attacks.bounds.mechanism import Claim, at_scale, epsilon, total_variation
-from overhear.attacks.bounds.ranked import ideal_ranked, ranked
-from overhear.attacks.bounds.ranked import tail as ranked_tail
+from overhear.attacks.bounds.one_run_bounds import ideal_ranked, ranked
+from overhear.attacks.bounds.one_run_bounds import tail as ranked_tail
 from overhear.privacy import epsilon_from_mu, mu_from, noise_multiplier
 from overhear.privacy.accounting.trade_off import GaussianCurve, trade_off
 from overhear.privacy.participation import Event, Reach, poisson

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from overhear.attacks.interception.estimate import intercept
 from overhear.attacks.interception.names import Scenario
 from overhear.attacks.interception.replay import DeviatingEngine, ReplayedRun, replay, trace_of
-from overhear.attacks.interception.scenarios import intercept
 from overhear.attacks.inversion.crafted import craft
 from overhear.attacks.problem.observation import Observation, sent_gradients
 from overhear.attacks.scoring.reconstruction_bound import declared_mu, lineup_bound, proven_mu
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_cga
 from overhear.training.algorithms.algorithm import Clip
 from overhear.training.engine.engine import Engine

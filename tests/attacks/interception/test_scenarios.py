@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from overhear.attacks.interception.estimate import intercept, join
 from overhear.attacks.interception.names import Scenario, scenarios_of
 from overhear.attacks.interception.replay import Protection, replay, trace_of
-from overhear.attacks.interception.scenarios import intercept, join
 from overhear.attacks.problem.observation import Observation
 from overhear.training.algorithms import Form, dpdl
 from overhear.training.graphs.topologies import ring, star

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands.cli import main
-from overhear.runs.attack.sweep import AttackedCombination
+from overhear.runs.attack.attack import AttackedCombination
 from overhear.runs.audit.evidence_schema import (
     AllowedByProof,
     AttackRow,
@@ -69,7 +69,7 @@ def swept(monkeypatch):
             swept={"graph.name": "ring"}, folder="00", refused=None, scenarios=[scenario]
         )
     ]
-    monkeypatch.setattr("overhear.runs.attack.sweep.attack_sweep", lambda *_, **__: found)
+    monkeypatch.setattr("overhear.runs.attack.attack.attack_sweep", lambda *_, **__: found)
 
 
 @pytest.mark.usefixtures("swept")

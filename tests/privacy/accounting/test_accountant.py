@@ -17,8 +17,7 @@ from overhear.privacy.accounting.accountant import (
     noise_multiplier,
 )
 from overhear.privacy.accounting.gaussian import delta_from_mu, epsilon_from_mu
-from overhear.privacy.accounting.other_accountants import Accountant
-from overhear.privacy.accounting.request import Adjacency
+from overhear.privacy.accounting.request import Accountant, Adjacency
 from overhear.privacy.errors import InputError
 
 ADD = Adjacency.ADD_OR_REMOVE_ONE

@@ -12,7 +12,7 @@ from overhear import budget
 from overhear.privacy import composed_epsilon, delta, epsilon, noise_multiplier, second_opinion
 from overhear.privacy.accounting.gaussian import LEAST_EPSILON, delta_from_mu, epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, max_sampling_rate, scale_for
-from overhear.privacy.accounting.other_accountants import Accountant
+from overhear.privacy.accounting.request import Accountant
 from overhear.privacy.errors import InputError
 from overhear.privacy.participation import Event, Reach, poisson
 from overhear.privacy.target import Goal

@@ -11,7 +11,7 @@ from overhear.privacy import delta, epsilon, noise_multiplier
 from overhear.privacy.accounting.accountant import composed_delta, composed_epsilon
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
 from overhear.privacy.accounting.limits import max_rounds, scale_for
-from overhear.privacy.accounting.other_accountants import Accountant
+from overhear.privacy.accounting.request import Accountant
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.participation import (
     Event,

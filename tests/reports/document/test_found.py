@@ -8,7 +8,7 @@ import torch
 
 from overhear.commands.cli import main
 from overhear.reports.document.html import found_folder, read_found, write_found
-from overhear.runs.attack.gallery import save_picture
+from overhear.runs.attack.planted import save_picture
 from tests.hostile_files import _FOUND
 
 LEFT = {

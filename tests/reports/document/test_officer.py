@@ -7,8 +7,8 @@ import pytest
 from overhear.reports.document.html import render
 from overhear.reports.document.summary import ReportSummary, summary_of
 from overhear.reports.judgement.facts import facts_of_report
-from overhear.reports.judgement.sentence import text_of
-from overhear.reports.judgement.verdict import verdict
+from overhear.reports.judgement.findings import text_of
+from overhear.reports.judgement.wording import verdict
 from tests.conftest import typed, with_audit
 
 Report = dict[str, Any]

@@ -14,12 +14,11 @@ from overhear.reports.document.collect import collect, read_checked_run, report_
 from overhear.reports.document.markdown import report_markdown
 from overhear.reports.document.summary import course
 from overhear.reports.judgement.facts import facts_of_report
-from overhear.reports.judgement.findings import Kind, Outcome
+from overhear.reports.judgement.findings import Kind, Outcome, text_of
 from overhear.reports.judgement.gate import Requirement, decide
 from overhear.reports.judgement.policy import Policy
-from overhear.reports.judgement.sentence import text_of
-from overhear.reports.judgement.verdict import Outcome as Verdict
-from overhear.reports.judgement.verdict import verdict
+from overhear.reports.judgement.wording import Outcome as Verdict
+from overhear.reports.judgement.wording import verdict
 from overhear.reports.schema import report_schema
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.records import LedgerHeader, header_of

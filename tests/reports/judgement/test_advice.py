@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from overhear.reports.judgement.advice import Advice, What, advise
+from overhear.reports.judgement.remedies import Advice, What, advise
 from overhear.runs.plan.plan import Plan
 from overhear.runs.run_file.run_file import RunFile
 from overhear.training.exposure.guarantees import run_epsilon

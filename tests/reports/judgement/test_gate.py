@@ -11,11 +11,10 @@ from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Guarantee, Status
 from overhear.privacy.target import Goal
 from overhear.reports.judgement.facts import Facts, FigureRequirement, facts_of_report
-from overhear.reports.judgement.findings import Action, Kind, Outcome, judge
+from overhear.reports.judgement.findings import Action, Kind, Outcome, judge, text_of
 from overhear.reports.judgement.gate import Decision, decide, decide_plan
 from overhear.reports.judgement.policy import Policy
-from overhear.reports.judgement.sentence import text_of
-from overhear.reports.judgement.verdict import verdict
+from overhear.reports.judgement.wording import verdict
 from overhear.reports.schema import Remedy as Fix
 from overhear.runs.audit.evidence_schema import Attack
 from overhear.runs.plan.schema import SecondOpinion

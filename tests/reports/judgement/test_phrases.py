@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 
 from overhear.reports.judgement.facts import Facts, facts_of_report
-from overhear.reports.judgement.findings import Action, Finding, Kind, Remedy
-from overhear.reports.judgement.sentence import (
+from overhear.reports.judgement.findings import (
     ACTIONS,
     HEADLINES,
     KINDS,
     NOTES,
     PARTS,
+    Action,
     Figure,
+    Finding,
+    Kind,
     Note,
     Quote,
+    Remedy,
     fill,
     text_of,
 )

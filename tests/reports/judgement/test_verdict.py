@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from overhear.reports.judgement.facts import facts_of_report
-from overhear.reports.judgement.findings import Action, Finding, Kind
+from overhear.reports.judgement.findings import Action, Finding, Kind, text_of
 from overhear.reports.judgement.proofs import against_proofs
-from overhear.reports.judgement.sentence import text_of
-from overhear.reports.judgement.verdict import Outcome, Verdict, verdict
+from overhear.reports.judgement.wording import Outcome, Verdict, verdict
 from tests.conftest import typed, with_audit
 
 Report = dict[str, Any]

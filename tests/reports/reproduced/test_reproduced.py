@@ -47,7 +47,7 @@ from overhear.reports.reproduced.work_estimates import (
     sweep_of,
 )
 from overhear.reports.sweep.cells import Cells, Mean, mean_of
-from overhear.runs.attack.gallery import save_picture
+from overhear.runs.attack.planted import save_picture
 from overhear.runs.audit.evidence_schema import Means
 from overhear.runs.requests import ReproduceRequest
 

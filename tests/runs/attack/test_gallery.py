@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from overhear.runs.attack.gallery import save_gallery
+from overhear.runs.attack.planted import save_gallery
 
 
 def _images(count: int, *, side: int = 32, channels: int = 3) -> Tensor:

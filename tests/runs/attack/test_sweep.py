@@ -7,8 +7,8 @@ import pytest
 
 from overhear.commands import cli
 from overhear.runs.attack import attack
-from overhear.runs.attack import sweep as module
-from overhear.runs.attack.sweep import attack_sweep, attack_sweep_rows, contradictions
+from overhear.runs.attack import attack as module
+from overhear.runs.attack.attack import attack_sweep, attack_sweep_rows, contradictions
 from overhear.runs.folder.folder import check_sums
 from tests.small_run import run_text
 

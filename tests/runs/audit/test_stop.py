@@ -20,7 +20,7 @@ def test_an_audit_of_a_run_file_leaves_nothing_behind(run_file, monkeypatch, cap
 
 @pytest.mark.slow
 def test_an_audit_that_is_done_is_kept_and_told(run_file, monkeypatch, capsys):
-    from overhear.runs.audit import audit_log
+    from overhear.runs.audit import evidence as audit_log
 
     real = audit_log.leave_trace
 

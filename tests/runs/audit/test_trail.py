@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from overhear.runs.audit import audit_log as module
-from overhear.runs.audit.audit_log import (
+from overhear.runs.audit import evidence as module
+from overhear.runs.audit.evidence import (
     TRAIL,
     keep_trail,
     leave_trace,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from overhear.reports.judgement.advice import What, advise
+from overhear.reports.judgement.remedies import What, advise
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_cga
 from overhear.training.algorithms.algorithm import Clip
 from overhear.training.algorithms.dp_cga import non_negative, project

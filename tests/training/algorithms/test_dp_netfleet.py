@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.guarantee import Statement
+from overhear.privacy.guarantee import Statement, parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_netfleet
 from overhear.training.algorithms.dp_netfleet import Batches
 from overhear.training.engine.engine import Engine

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from overhear.privacy.accounting.accountant import composed_epsilon
-from overhear.privacy.adversary import parse_adversary
-from overhear.privacy.guarantee import Statement
+from overhear.privacy.guarantee import Statement, parse_adversary
 from overhear.privacy.noise.schedule import Schedule, scheduled_epsilon
 from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, dyn_d2p

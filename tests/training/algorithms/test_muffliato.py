@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind, dp_dpsgd, muffliato
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness

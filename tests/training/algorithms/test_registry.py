@@ -42,7 +42,7 @@ OTHER_MEANINGS = {
     ("runs/requests.py", "muffliato"),
     ("reports/sweep/cells.py", "dm-hsgd"),  # baselines without noise in papers' tables
     ("reports/sweep/cells.py", "sgda"),
-    ("runs/attack/sweep.py", "dpdl"),  # a paper's names of scenarios
+    ("runs/attack/attack.py", "dpdl"),  # a paper's names of scenarios
     ("runs/run_file/data_table.py", "whisper"),  # quadratics of its paper
     ("training/data/quadratic.py", "whisper"),  # the same
     ("runs/plan/trainable.py", "decor"),  # which algorithm makes the noise of a design

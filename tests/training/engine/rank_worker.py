@@ -27,13 +27,11 @@ from overhear.training.algorithms.compression import Compressor
 from overhear.training.algorithms.compression import Settings as Compressed
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.exchange import share_root
+from overhear.training.engine.exchange import MissingRank, Ranks, share_root
 from overhear.training.engine.links import Gathered
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.ranks import MissingRank, Ranks
-from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import PublicValues
-from overhear.training.engine.transcript import Transcript
+from overhear.training.engine.transcript import Setting, Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring
 from overhear.training.models.parameters import build_model

@@ -15,6 +15,8 @@ from overhear.training.engine import exchange
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import (
     Arrivals,
+    MissingRank,
+    Ranks,
     _batches,
     _finish,
     _in_posting_order,
@@ -22,7 +24,6 @@ from overhear.training.engine.exchange import (
     check_peers,
     share_root,
 )
-from overhear.training.engine.ranks import MissingRank, Ranks
 from overhear.training.engine.recording import Recorded
 from overhear.training.step.values import Agents
 from tests.training.contract import bound_to, setting

@@ -10,9 +10,9 @@ from overhear.privacy.batches.sampling import Per
 from overhear.training import algorithms
 from overhear.training.device import precision as numbers
 from overhear.training.engine import links as of_links
+from overhear.training.engine.exchange import Ranks
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.ranks import Ranks
 from overhear.training.engine.tensor_round import AllRounds, Drawing, TensorRound
 from overhear.training.graphs.topologies import directed_ring, erdos_renyi, full, ring, star
 from overhear.training.step import perform, purity, script

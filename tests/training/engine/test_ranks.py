@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from overhear.training.engine.ranks import Ranks
+from overhear.training.engine.exchange import Ranks
 from tests.training.engine.rank_worker import (
     AGENTS,
     CASES,

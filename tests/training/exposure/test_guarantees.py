@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from overhear.privacy import EAVESDROPPER, Statement, Status, UnsupportedView, epsilon
-from overhear.privacy.accounting.other_accountants import Bound
+from overhear.privacy.accounting.request import Bound
 from overhear.privacy.participation import Reach
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.events import accounted

@@ -11,9 +11,8 @@ import pytest
 import torch
 from _pytest.mark import ParameterSet
 
-from overhear.privacy.adversary import Sees, neighbour
 from overhear.privacy.errors import UnsupportedView
-from overhear.privacy.guarantee import Status
+from overhear.privacy.guarantee import Sees, Status, neighbour
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.joint_sensitivities import (

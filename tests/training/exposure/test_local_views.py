@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import (
+from overhear.privacy.errors import UnsupportedView
+from overhear.privacy.guarantee import (
     EAVESDROPPER,
     FINAL_MODELS,
     SINGLE_MESSAGE,
@@ -17,7 +18,6 @@ from overhear.privacy.adversary import (
     coalition,
     neighbour,
 )
-from overhear.privacy.errors import UnsupportedView
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
 from overhear.training.exposure.local_views import LocalViews

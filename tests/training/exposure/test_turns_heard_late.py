@@ -8,7 +8,7 @@ import pytest
 
 from overhear.privacy import Event, poisson
 from overhear.privacy.accounting.accountant import composed_delta
-from overhear.privacy.adversary import neighbour
+from overhear.privacy.guarantee import neighbour
 from overhear.privacy.view.whole_run import StreamedView
 from overhear.training import account, build_graph
 from overhear.training.exposure.dense_rounds import dense_rounds

@@ -11,8 +11,8 @@ import torch
 from overhear.privacy.errors import InputError
 from overhear.training.accounts.account import account
 from overhear.training.algorithms.algorithm import Algorithm, NoSettings, prepared
-from overhear.training.data.arrays import checked_targets
 from overhear.training.data.own_data import dataset_of
+from overhear.training.data.store import checked_targets
 from overhear.training.graphs.topologies import build_graph
 from overhear.training.own.names import own_object
 from overhear.training.step.values import Agents

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from overhear.privacy import Statement, epsilon
-from overhear.privacy.adversary import neighbour
 from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Unit
+from overhear.privacy.guarantee import Unit, neighbour
 from overhear.training import ALGORITHMS, Form, build_graph
 from overhear.training.accounts.accounted_run import AccountedRun
 from overhear.training.algorithms.dp_dpsgd import Order

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import overhear.training
-from overhear.privacy.adversary import EAVESDROPPER, coalition, neighbour
-from overhear.privacy.guarantee import Unit
+from overhear.privacy.guarantee import EAVESDROPPER, Unit, coalition, neighbour
 from overhear.training import Agents, Round, build_graph
 from overhear.training.graphs.graph import Graph
 from overhear.training.second_tracer.dense_round import NotAnswered

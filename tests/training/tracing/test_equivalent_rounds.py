@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.errors import UnsupportedView
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph, GraphSequence

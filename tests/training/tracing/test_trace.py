@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.errors import UndeclaredOperation, UnsupportedView
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form, dp_cga, dp_dpsgd, dp_netfleet, dpdl
 from overhear.training.algorithms.compression import Compressor
 from overhear.training.graphs.graph import Graph

@@ -20,10 +20,9 @@ from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
 from overhear.attacks.bounds.mechanism import Claim, epsilon
-from overhear.privacy.adversary import EAVESDROPPER
 from overhear.privacy.batches.sampling import Scheme
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Statement, Status, Unit
+from overhear.privacy.guarantee import EAVESDROPPER, Statement, Status, Unit
 from overhear.privacy.participation import Event, poisson
 from overhear.training.algorithms import ALGORITHMS, Algorithm
 from overhear.training.algorithms.algorithm import Clip

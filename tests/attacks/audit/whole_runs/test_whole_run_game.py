@@ -16,14 +16,13 @@ from overhear.attacks.audit.whole_run_outcome import Column, MatchedFilter
 from overhear.attacks.bounds.mechanism import Claim
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.accounting.gaussian import epsilon_from_mu
-from overhear.privacy.adversary import Adversary, Sees, neighbour
 from overhear.privacy.batches.patterns import EVERY, pattern_of
-from overhear.privacy.guarantee import Statement, Status
+from overhear.privacy.guarantee import Adversary, Sees, Statement, Status, neighbour
 from overhear.training.algorithms import ALGORITHMS, bind, mafalda
 from overhear.training.batches import turns_of
 from overhear.training.data.store import Examples
-from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
+from overhear.training.engine.transcript import Setting
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from overhear.runs.attack.batch import facts_of
+from overhear.runs.attack.layouts import facts_of
 from overhear.runs.requests import BatchRequest
 
 SHAPE = (1, 4, 4)

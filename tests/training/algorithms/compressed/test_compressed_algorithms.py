@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.training.algorithms import dp_dpsgd
 from overhear.training.algorithms.compression import (
     Compressor,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from overhear.privacy import noise_floor, victim_information
-from overhear.privacy.adversary import parse_adversary
+from overhear.privacy.guarantee import parse_adversary
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import ALGORITHMS, bind, decor, dsgd, whisper
 from overhear.training.algorithms import correlated_step as correlated_noise

@@ -11,9 +11,8 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from overhear.attacks.checks.reference_sums import Oracle
-from overhear.privacy.adversary import parse_adversary
 from overhear.privacy.errors import InputError
-from overhear.privacy.guarantee import Statement
+from overhear.privacy.guarantee import Statement, parse_adversary
 from overhear.training.accounts.account import account
 from overhear.training.algorithms import ALGORITHMS, Form, bind, dp_sgda, dpmixsgd, sgda
 from overhear.training.algorithms.min_max_step import FirstBatch, Recursion
@@ -21,8 +20,7 @@ from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.recording import GradientCall, Recorded
-from overhear.training.engine.setting import Setting
-from overhear.training.engine.transcript import Transcript
+from overhear.training.engine.transcript import Setting, Transcript
 from overhear.training.exposure.guarantees import run_epsilon
 from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
