@@ -42,10 +42,9 @@ _STANDS_IN = {
     name: module
     for module, names in {
         "interception.best_linear_estimate": "best_weights",
-        "interception.estimate": "Estimate estimate",
+        "interception.estimate": "Estimate estimate intercept intercept_momentum join",
         "interception.names": "Scenario scenarios_of",
         "interception.replay": "Protection Replay ReplayedRun replay trace_of",
-        "interception.estimate": "intercept intercept_momentum join",
         "inversion.inversion": "Reconstruction reconstruct",
         "problem.labels": "recover_labels",
         "problem.objective": "PRESETS Preset",

@@ -28,7 +28,7 @@ from safetensors.torch import save
 
 from overhear.attacks.foreign.scores_audit import read_scores
 from overhear.attacks.inversion.optimisation import Checkpoint as SearchCheckpoint
-from overhear.privacy.formats import codec
+from overhear.privacy.formats import json_text
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
@@ -57,7 +57,7 @@ from overhear.training.data.columns import declared
 from overhear.training.data.own_data import read_npy, read_npz
 from overhear.training.data.readers import read_cifar10, read_idx, read_image_folder, read_libsvm
 from overhear.training.data.table import read_table
-from overhear.training.engine.tensor_file import Checkpoint, load_checkpoint, save_checkpoint
+from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.transcript import Message, Transcript
 from overhear.training.graphs.participation import read_active_file
 from overhear.training.graphs.topologies import read_graph_file
@@ -497,8 +497,8 @@ READERS = (
     Reader("attacks/inversion/optimisation.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
-    Reader("privacy/formats/codec.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
-           lambda path: codec.read_json(path, 1 << 20)),
+    Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
+           lambda path: json_text.read_json(path, 1 << 20)),
     Reader("privacy/releases/ledger.py", ("jsonl",), "l.jsonl",
            chained({"schema": 2, "run": "a"}, {"round": 0, "releases": []}), read_ledger),
     Reader("privacy/releases/person_ledger.py", ("jsonl",), "p.jsonl",
@@ -584,7 +584,7 @@ READERS = (
     Reader("training/data/table.py", ("text",), "t.csv", CSV, _table("csv")),
     Reader("training/data/table.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
-    Reader("training/engine/tensor_file.py", ("safetensors",), "round-000004.safetensors",
+    Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(
                path, Checkpoint(round=4, state={"x": torch.ones(3, 2)})), "c.safetensors"),
            load_checkpoint),

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import BINARY, sync_folder, write_all
+from ...privacy.durable import BINARY, sync_folder, write_all
 from ...privacy.errors import InputError
 
 SCHEMA = "canary-coins-1"

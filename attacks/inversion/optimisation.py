@@ -30,7 +30,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ...privacy._validate import Progress
-from ...privacy.bounded import write_durably
+from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...training.engine.tensor_file import read_tensors
 from ..exact.first_layer import first_linear_input

@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...privacy._validate import Progress
-from ...privacy.bounded import SHOWN, check_links, write_durably
+from ...privacy.bounded import check_links
+from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
-from ...privacy.formats.codec import finite, read_json
+from ...privacy.formats.codec import finite
+from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound

@@ -27,7 +27,7 @@ from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...privacy._validate import Progress
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.bounded import PART, write_durably
+from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import read_toml
 from ...training.data.columns import Declared, declared

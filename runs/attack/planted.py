@@ -31,7 +31,7 @@ from ...attacks.scoring.reconstruction_bound import (
     prior_hit_rate,
     rebuilt_threshold,
 )
-from ...privacy.bounded import open_private, write_durably
+from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset, TableColumn
 from ..audit.evidence_schema import ColumnScore

@@ -25,7 +25,7 @@ from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
 from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
 from ...attacks.scoring.reconstruction_bound import LineupBound, ReconstructionBound
-from ...privacy.bounded import lock, make_folder, sync_folder
+from ...privacy.durable import lock, make_folder, sync_folder
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset
 from ...training.own.names import found_object

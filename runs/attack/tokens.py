@@ -19,7 +19,7 @@ from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ...privacy._validate import Progress
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
-from ...privacy.formats.codec import parse_json
+from ...privacy.formats.json_text import parse_json
 from .gradients_schema import BlindTokens, ScoredTokens, TokensFound
 from .model import Posed
 from .prior_records import read_tensors

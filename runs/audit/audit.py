@@ -21,7 +21,7 @@ from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
-from ...training.engine.tensor_file import load_checkpoint, round_files
+from ...training.engine.checkpoint import load_checkpoint, round_files
 from ...training.engine.transcript import Transcript
 from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions

@@ -25,10 +25,11 @@ from ...attacks.membership.scores import (
     make_pool,
 )
 from ...privacy._validate import Progress
-from ...privacy.bounded import read_bounded, write_durably
+from ...privacy.bounded import read_bounded
+from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
 from ...privacy.guarantee import FINAL_MODELS, Status, WrittenStatus
-from ...training.engine.tensor_file import load_checkpoint
+from ...training.engine.checkpoint import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums, write_sums

@@ -55,8 +55,8 @@ import torch.distributed as dist
 
 from ...privacy.errors import InputError
 from ...training.data.store import digests_of
+from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import MissingRank, Ranks, gather
-from ...training.engine.tensor_file import Checkpoint
 from ...training.models.parameters import flatten
 from ..plan.plan import Plan
 from ..run_file.build import Built

@@ -23,18 +23,18 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy.bounded import write_durably
+from ...privacy.durable import write_durably
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement
 from ...privacy.releases.ledger import Ledger
 from ...training.data.left_out import leave_out
 from ...training.data.load import Dataset
 from ...training.data.tied_items import tied_items
+from ...training.engine.checkpoint import Checkpoint, save_checkpoint
 from ...training.engine.engine import Engine, check_user_code
 from ...training.engine.exchange import share_root
 from ...training.engine.links import Gathered
 from ...training.engine.randomness import SecretRandomness
-from ...training.engine.tensor_file import Checkpoint, save_checkpoint
 from ...training.engine.transcript import Transcript
 from ...training.models.metrics import Metrics
 from ...training.models.parameters import sizes_of

@@ -17,9 +17,10 @@ from ...attacks.checks.noise_rows import TOTAL_FALSE_ALARM, Check, Verdict
 from ...attacks.foreign.claimed import claim_of_log
 from ...attacks.foreign.scores_audit import ScoresAudit
 from ...privacy.accounting.request import Adjacency
-from ...privacy.bounded import write_durably
+from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
-from ...privacy.formats.codec import as_text, read_json
+from ...privacy.formats.codec import as_text
+from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import EAVESDROPPER, Statement, Status, Unit
 from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.log import ReleaseLog, read_log

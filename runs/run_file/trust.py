@@ -31,14 +31,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...privacy.bounded import (
-    check_size,
-    leads_inside,
-    lock,
-    make_folder,
-    read_bounded,
-    write_durably,
-)
+from ...privacy.bounded import check_size, leads_inside, read_bounded
+from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import toml_value
 from ...training.own.names import (

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from joblib import cpu_count
 
 from ...privacy._validate import within
-from ...privacy.bounded import PART, lock
+from ...privacy.durable import PART, lock
 from ...privacy.errors import InputError, needs
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...privacy._validate import Progress
-from ...privacy.bounded import check_links, lock, make_folder, write_durably
+from ...privacy.bounded import check_links
+from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
 from ..stop import Stop
 from .engine import Engine, Task, digest_of

@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...privacy.bounded import check_expansion, check_size, decoding, make_folder, open_private
+from ...privacy.bounded import check_expansion, check_size, decoding
+from ...privacy.durable import make_folder, open_private
 from ...privacy.errors import InputError, did_you_mean, needs
 from ...privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
 from ...privacy.formats.tensor_archives import read_array

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.batches.patterns import EVERY, turn_words
-from ...privacy.bounded import make_file, make_folder
+from ...privacy.durable import make_file, make_folder
 from ...privacy.errors import InputError
 from ..batches import (
     NO_USERS,
@@ -25,7 +25,8 @@ from ..data.store import Held
 from ..graphs.graph import Topology
 from ..models.tasks import Task
 from ..step.script import Operation
-from .tensor_file import read_tensors, round_files, round_name
+from .checkpoint import round_files, round_name
+from .tensor_file import read_tensors
 
 # What a run consists of, apart from its numbers.
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from ...privacy._validate import whole, within
 from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError
-from ...privacy.formats.codec import parse_json
+from ...privacy.formats.json_text import parse_json
 from .graph import Graph, GraphSequence, ScheduledGraph, Topology
 from .mixing import Sums
 

@@ -9,7 +9,7 @@ import torch
 
 from overhear.attacks.audit.game import layout_check
 from overhear.training.gradients import choice as grouped
-from overhear.training.gradients import clipping, ghost, loop_and_vmap
+from overhear.training.gradients import clipping, ghost
 from overhear.training.graphs.topologies import ring
 from tests.training import contract
 
@@ -48,7 +48,7 @@ def test_a_factor_that_is_wrong_between_two_norms_is_found(layout, low, high, ti
         return by * sound(squares, clip_norm, **how)
 
     with ExitStack() as stack:
-        for module in (clipping, ghost, grouped, loop_and_vmap):
+        for module in (clipping, ghost, grouped):
             stack.enter_context(patch.object(module, "clip_factors", wrong))
         found = layout_check(replace(SETTING, layout=layout))
     assert not found.passed

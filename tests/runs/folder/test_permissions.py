@@ -27,7 +27,7 @@ OTHER_WRITERS = {
     *("attacks/foreign/assignment.py", "attacks/foreign/audit_training.py", "commands/plan.py"),
     *("commands/train.py", "commands/report.py", "commands/sweep.py"),
     *("reports/document/markdown.py", "reports/reproduced/reproduce.py"),
-    *("runs/audit/audit_log.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
+    *("runs/audit/evidence.py", "runs/recorder/record.py", "runs/sweep/engine.py"),
     "privacy/formats/tensor_archives.py",  # in lines that a user may type
     *("runs/folder/launch.py", "runs/folder/signature.py", "runs/sweep/sweep.py"),
 }
