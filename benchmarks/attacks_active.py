@@ -40,7 +40,7 @@ from overhear.runs.attack.planted import plant
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.load import Dataset, load_dataset
 from overhear.training.data.store import Examples
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import grid
 from overhear.training.models.parameters import build_model, flatten
 

@@ -21,7 +21,7 @@ from script_cost import Stopwatch
 
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.engine.engine import Engine
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.models.parameters import sizes_of
 from overhear.training.noise_tests.noise_tests import NoiseTests, RoundNoise
 

@@ -40,7 +40,7 @@ from overhear.training.engine import tensor_round
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import Ranks
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights

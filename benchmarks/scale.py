@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from overhear.training.engine.transcript import Setting
+    from overhear.training.engine.setting import Setting
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 240.0  # seconds of a command

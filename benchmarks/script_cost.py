@@ -22,8 +22,8 @@ from unittest.mock import patch
 from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import PublicValues
-from overhear.training.engine.transcript import Setting
 from overhear.training.step import handles, script
 from overhear.training.step import round as facade
 from overhear.training.tracing import trace as tracing

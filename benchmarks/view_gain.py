@@ -27,7 +27,7 @@ from overhear.privacy import noise_multiplier
 from overhear.training import ALGORITHMS, Form, build_graph, build_model, load_dataset
 from overhear.training.algorithms import dpdl
 from overhear.training.data.store import Examples
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 
 AGENTS = 10

@@ -1,4 +1,4 @@
-"""The command `overhear train`: in one process, over processes of its own, or as a rank."""
+"""Commands by which a run begins: `new` and `schema`, `train`, and `demo`, which does it all."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ..privacy.errors import InputError
 from ..privacy.formats.codec import as_text as json_text
 from ..privacy.formats.pictures import opened_picture
 from ..privacy.formats.toml_text import toml_value
-from ..privacy.plain_text import aligned, markdown_text, plain_lines
+from ..privacy.plain_text import aligned, html_table, in_columns, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs
 from ..reports.document.declared import account_of_logs, report_of_logs, write_declared
 from ..reports.document.html import columns_of, found_folder, read_found, render_found, write_found
@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-_LEFT = ' style="text-align:left"'
-
-
 def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
     """A line, a table of head -> cell, and sentences below it."""
-    heads = list(dict.fromkeys(key for row in rows for key in row))
-    cells = [heads, *([row.get(key, "") for key in heads] for row in rows)]
-    lines = aligned(cells) if rows else ()
+    heads, cells = in_columns(rows)
+    lines = aligned([heads, *cells]) if rows else ()
     told = list(notes)
     text = "\n".join([head, "", *lines, *([""] if told else []), *told])
     return plain_lines(text.rstrip("\n"))
@@ -57,17 +53,7 @@ def as_text(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] =
 
 def as_html(head: str, rows: Sequence[Mapping[str, str]], notes: Iterable[str] = ()) -> str:
     """The same as a table of HTML; nothing is loaded for it."""
-    heads = list(dict.fromkeys(key for row in rows for key in row))
-    top = "".join(f"<th{_LEFT}>{escape(key)}</th>" for key in heads)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_LEFT}>{escape(row.get(key, ''))}</td>" for key in heads) + "</tr>"
-        for row in rows
-    )
-    said = "".join(f"<p>{escape(note)}</p>" for note in notes)
-    return plain_lines(
-        f"<p><b>{escape(head)}</b></p><table><thead><tr>{top}</tr></thead>"
-        f"<tbody>{body}</tbody></table>{said}"
-    )
+    return html_table([head], *in_columns(rows), notes)
 
 
 class InRows:

@@ -1,4 +1,4 @@
-"""A statement is what an epsilon is said of; a guarantee is one with its figures and its reason."""
+"""Who sees what; what an epsilon is said of; and a guarantee, with its figures and its reason."""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ import csv
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 
 _KEPT = 300
 _NOT_SHOWN = frozenset({"Cc", "Cf", "Cn", "Cs", "Zl", "Zp"})
@@ -88,6 +89,43 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> st
     """
     lines = [heads, ["---"] * len(heads), *([markdown_text(one) for one in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def number_of(number: int, noun: str) -> str:
+    """How many there are of something, in the plural but for one.
+
+    >>> number_of(1, "round"), number_of(2, "round")
+    ('1 round', '2 rounds')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def in_columns(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], list[list[str]]]:
+    """The heads of rows of head -> cell, and their cells; empty where a row lacks a head.
+
+    >>> in_columns([{"graph": "ring"}, {"psnr": "11 dB"}])
+    (['graph', 'psnr'], [['ring', ''], ['', '11 dB']])
+    """
+    heads = list(dict.fromkeys(head for row in rows for head in row))
+    return heads, [[row.get(head, "") for head in heads] for row in rows]
+
+
+def html_table(
+    lines: Sequence[str],
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Iterable[str] = (),
+) -> str:
+    """Lines, a table and sentences below it as HTML that shows their text and does nothing else."""
+    left = ' style="text-align:left"'
+    first, *more = map(escape, lines)
+    top = "".join(f"<th{left}>{escape(head)}</th>" for head in heads)
+    cells = ("".join(f"<td{left}>{escape(cell)}</td>" for cell in row) for row in rows)
+    return plain_lines(
+        f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{top}</tr></thead>"
+        f"<tbody>{''.join(f'<tr>{row}</tr>' for row in cells)}</tbody></table>"
+        f"{''.join(f'<p>{escape(note)}</p>' for note in notes)}"
+    )
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:

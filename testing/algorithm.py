@@ -37,7 +37,7 @@ from ..training.data.store import Examples
 from ..training.engine.engine import Engine
 from ..training.engine.randomness import SecretRandomness
 from ..training.engine.recording import Recorded
-from ..training.engine.transcript import Setting
+from ..training.engine.setting import Setting
 from ..training.graphs.graph import Topology
 from ..training.graphs.topologies import build_graph
 from ..training.models.tasks import ClassWeights

@@ -34,7 +34,7 @@ from scipy.special import bdtrc, gammaincinv
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
-from ..attacks.checks.noise_rows import TOTAL_FALSE_ALARM, Check, Finding
+from ..attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..attacks.checks.secrecy import frozen
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within

@@ -21,7 +21,7 @@ CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
         "overhear.attacks.audit.audited": ("Audited", "Verdict"),
         "overhear.attacks.audit.game": ("CanaryGame",),
         "overhear.attacks.checks.checks": ("engine_checks",),
-        "overhear.attacks.checks.noise_rows": ("Check",),
+        "overhear.attacks.checks.result": ("Check",),
         "overhear.attacks.bounds.mechanism": ("Claim",),
         "overhear.attacks.bounds.lower_bounds": (
             "Guesses",

@@ -50,7 +50,7 @@ from overhear.training.algorithms import ALGORITHMS, Algorithm, bind
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.exposure.guarantees import calibrated_multiplier
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.topologies import ring

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .engine.engine import Engine as Engine
     from .engine.randomness import SecretRandomness as SecretRandomness
     from .engine.recording import Recorded as Recorded
+    from .engine.setting import Setting as Setting
     from .engine.transcript import Message as Message
-    from .engine.transcript import Setting as Setting
     from .engine.transcript import Transcript as Transcript
     from .exposure.sensitivity import JointSensitivity as JointSensitivity
     from .gradients.gradients import PairGradients as PairGradients
@@ -68,7 +68,8 @@ _STANDS_IN = {
         "engine.engine": "Engine",
         "engine.randomness": "SecretRandomness",
         "engine.recording": "Recorded",
-        "engine.transcript": "Message Setting Transcript",
+        "engine.setting": "Setting",
+        "engine.transcript": "Message Transcript",
         "exposure.sensitivity": "JointSensitivity",
         "gradients.gradients": "PairGradients",
         "graphs.graph": "Graph GraphSequence Topology",

@@ -1,4 +1,4 @@
-"""Per-example gradients by other means than Opacus': torch.func on the bare model, in float64."""
+"""Per-example gradients by other means than Opacus', steps done again, declared histories."""
 
 from __future__ import annotations
 

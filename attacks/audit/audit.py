@@ -52,7 +52,7 @@ from ..bounds.lower_bounds import (
 )
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import ideal_ranked
-from ..checks.noise_rows import Check
+from ..checks.result import Check
 from .audited import (
     AGAIN,
     Audited,

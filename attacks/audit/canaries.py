@@ -38,7 +38,8 @@ from ...training.batches import Sampler
 from ...training.data.store import Examples, Held, followed_by
 from ...training.engine.engine import Engine
 from ...training.engine.recording import Recorded
-from ...training.engine.transcript import Message, Setting, Transcript
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Message, Transcript
 from ...training.gradients.clipping import Coefficient, OfModel, OfTask
 from ...training.gradients.gradients import Batch, ClippedSums, Indices, PairGradients
 from ...training.models.parameters import flatten

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...training.noise_tests import laws
-from ..checks.noise_rows import Check, Finding
+from ..checks.result import Check, Finding
 from .canary_noise import DECLARED, CanaryNoise, log_mixture, of_observed_size, of_renewed_size
 
 Array = NDArray[np.float64]

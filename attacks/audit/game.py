@@ -26,13 +26,13 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import Adversary
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import gradients_of
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.gradients.gradients import Batch
 from ...training.models.parameters import flatten
 from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.lower_bounds import Guesses
-from ..checks.noise_rows import Check
 from ..checks.reference_sums import Oracle
+from ..checks.result import Check
 from .audited import LinkGuesses
 from .canaries import (
     LENGTH,

@@ -25,7 +25,7 @@ from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column
 from ...training.tracing.trace import AlgorithmTrace
-from ..checks.noise_rows import TOTAL_FALSE_ALARM, Check, Finding
+from ..checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from .canaries import HappenedRound
 from .canary_noise import ObservedNoise
 

@@ -36,11 +36,11 @@ from torch import Tensor
 from ...privacy.batches.patterns import EVERY, Pattern, PatternKind
 from ...privacy.guarantee import Adversary
 from ...training.batches import Participation
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.step.final_release import FinalRelease
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
-from ..checks.noise_rows import Check
+from ..checks.result import Check
 from .canaries import Directions, HappenedRound, rounds_with_canaries, with_codes_behind
 from .canary_checks import canary_checks
 from .canary_noise import DECLARED, ObservedNoise, Residue, log_ratio

@@ -17,12 +17,12 @@ from ...training.data.store import Store, blocks
 from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded, ReplayedCalls
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.tracing.linear_forms import NoiseSources
 from ...training.tracing.trace import AlgorithmTrace
 from .noise_residuals import residual_check
-from .noise_rows import Check
 from .noise_streams import stream_check
+from .result import Check
 from .sampler import sampler_check
 from .secrecy import secrecy_check
 from .sensitivity import sensitivity_check, value_check

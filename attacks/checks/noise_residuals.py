@@ -44,9 +44,6 @@ from ...training.noise_tests.laws import at_least, binomial, least, two_sided
 from .noise_rows import (
     DROWNED,
     SAME,
-    TOTAL_FALSE_ALARM,
-    Check,
-    Finding,
     Pool,
     Rows,
     deviations,
@@ -61,6 +58,7 @@ from .noise_rows import (
 )
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 
 # The noise on every part of a vector has its declared variance, and mean 0.
 #

@@ -27,12 +27,13 @@ from torch import Tensor
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import AddedNoise
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.noise_tests.laws import many, two_sided
 from ...training.tracing.linear_forms import NoiseSources
 from ...training.tracing.trace import AlgorithmTrace
-from .noise_rows import Check, Finding, note_shape
+from .noise_rows import note_shape
 from .recording import Part
+from .result import Check, Finding
 from .watched_run import BareRound, bare_engine, bare_rounds
 
 # Numbers that noise is made of do not come twice: no grid, no coarse rounding, no copies.

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from ...training.data.store import Examples
 from ...training.engine.recording import FunctionCall, GradientCall, Recorded
-from ...training.engine.transcript import Message, Setting
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Group, Known, Messages, NoiseSources
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.sparse_rows import widened

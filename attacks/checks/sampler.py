@@ -44,8 +44,8 @@ from ...training.engine.recording import WholeCall
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ...training.step.values import Cohort
 from ...training.tracing.linear_forms import Contributions
-from .noise_rows import Check, Finding
 from .recording import WatchedRound
+from .result import Check, Finding
 from .schemes import (
     Bools,
     Drawn,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ...privacy.batches.sampling import Drawing, Scheme
 from ...training.batches import Sampler
 from ...training.noise_tests.laws import binomial, chernoff, least
-from .noise_rows import TOTAL_FALSE_ALARM, Finding
+from .result import TOTAL_FALSE_ALARM, Finding
 
 # Pairs: no two records, nor two agents of a cohort, have a coin in common.
 

@@ -48,7 +48,7 @@ from ...training.engine.engine import Engine
 from ...training.engine.randomness import Purpose, SecretRandomness
 from ...training.noise_tests.laws import at_least, binomial, least
 from ...training.tracing.trace import AlgorithmTrace
-from .noise_rows import Check, Finding
+from .result import Check, Finding
 from .sampler import drawn_batches, drawn_cohorts
 from .schemes import coincidence, mean_size
 from .watched_run import WatchedRun, bare_engine, bare_rounds

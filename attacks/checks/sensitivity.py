@@ -35,9 +35,9 @@ from ...training.step.floor import INITIAL, MOST_LOST, UNIT, Floor
 from ...training.step.values import Edges, Value
 from ...training.tracing.linear_forms import Contributions, Known
 from .chosen_records import Chosen, choose_records
-from .noise_rows import Check
 from .recording import RecordedColumns, Residuals, WatchedRound
 from .replayed_round import Change, Judge, Replay, Verdict, same_numbers
+from .result import Check
 from .watched_run import WatchedRun
 
 _NAME = "sensitivity"

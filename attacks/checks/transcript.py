@@ -38,7 +38,7 @@ from ...training.noise_tests import laws
 from ...training.tracing.linear_forms import Contributions, Known, Messages, NoiseSources
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from .noise_rows import TOTAL_FALSE_ALARM, Check, Finding
+from .result import TOTAL_FALSE_ALARM, Check, Finding
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -19,7 +19,8 @@ from ...training.data.store import Examples
 from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import AddedNoise, KeptCalls, Recorded
-from ...training.engine.transcript import Setting, Transcript
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Transcript
 from ...training.gradients.gradients import Indices
 from ...training.step.values import Agents, Value
 from ...training.tracing.scripts import Scripts

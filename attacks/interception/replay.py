@@ -24,7 +24,8 @@ from ...training.data.store import Examples
 from ...training.engine.engine import Engine
 from ...training.engine.randomness import SecretRandomness
 from ...training.engine.recording import Recorded
-from ...training.engine.transcript import Setting, Transcript
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Transcript
 from ...training.own.names import algorithm_named, is_own
 from ...training.step.operations import CarryOut, How, Operations, Values
 from ...training.step.values import Agents, Edges

@@ -36,7 +36,7 @@ from ...privacy.errors import InputError
 from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Examples, followed_by
 from ...training.engine.engine import Engine
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
 from ...training.tracing.scripts import Scripts

@@ -54,7 +54,7 @@ from ...training.algorithms.algorithm import Bound
 from ...training.data.load import Dataset
 from ...training.data.store import Examples, Held, Shard, followed_by
 from ...training.engine.engine import Engine
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.models.parameters import unflatten
 from ...training.tracing.scripts import Scripts
 from .roc import Roc, roc

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Holder, Status, Unit
+from ...privacy.plain_text import in_columns, markdown_table, markdown_text
 from ...reports.judgement.findings import adversary_words
 from ...reports.references import STATUSES, epsilon_text
 from ...reports.schema import PersonTotal, Total
@@ -157,11 +158,11 @@ def person_rows(total: PersonTotal) -> list[dict[str, str]]:
 def rows_table(rows: Sequence[Mapping[str, str]], *, title: str) -> Table:
     """Rows of head -> text as a table; a head that a row lacks is left empty."""
     table = make_table(Text(title))
-    heads = list(dict.fromkeys(head for row in rows for head in row))
+    heads, cells = in_columns(rows)
     for head in heads:
         table.add_column(Text(head))
-    for row in rows:
-        table.add_row(*(Text(row.get(head, "")) for head in heads))
+    for row in cells:
+        table.add_row(*map(Text, row))
     return table
 
 
@@ -173,13 +174,8 @@ def rows_markdown(rows: Sequence[Mapping[str, str]]) -> str:
     | --- | --- |
     | ring | 11.4 dB |
     """
-    heads = list(dict.fromkeys(head for row in rows for head in row))
-    return _markdown([heads, ["---"] * len(heads), *([r.get(h, "") for h in heads] for r in rows)])
-
-
-def _markdown(cells: Sequence[Sequence[str]]) -> str:
-    lines = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in cells)
-    return "".join(f"| {line} |\n" for line in lines)
+    heads, cells = in_columns(rows)
+    return markdown_table([markdown_text(head) for head in heads], cells)
 
 
 def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
@@ -190,12 +186,11 @@ def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
     """
     heads, rows = _sweep_cells(combinations)
     keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))
-    cells = [[*keys, *heads], ["---"] * (len(keys) + len(heads))]
-    for combination, row in zip(combinations, rows, strict=True):
-        cells.append(
-            [*(combination["swept"][key] for key in keys), *(", ".join(cell) for cell in row)]
-        )
-    return _markdown(cells)
+    cells = [
+        [*(one["swept"][key] for key in keys), *map(", ".join, row)]
+        for one, row in zip(combinations, rows, strict=True)
+    ]
+    return markdown_table([markdown_text(head) for head in (*keys, *heads)], cells)
 
 
 def _sweep_title(planned: Sequence[Mapping[str, Any]]) -> str:

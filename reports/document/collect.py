@@ -1,4 +1,4 @@
-"""Collect a run folder into privacy.json and report.html."""
+"""Collect a run folder into privacy.json and report.html, and check it against a policy."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...privacy.errors import InputError, needs
 from ...privacy.formats.pictures import opened_picture
-from ...privacy.plain_text import plain
+from ...privacy.plain_text import in_columns, plain
 from ...runs.attack.scenario import shown_pictures
 from ...runs.requests import PlotRequest
 from ...runs.sweep.results import POINTS, PointResult
@@ -500,14 +500,10 @@ def sweep_html(out: Path) -> str:
 
 def _shown(out: Path, value: str) -> dict[str, object]:
     table = sweep_table(out, value=value)
-    lines = lines_of(table)
-    heads = list(dict.fromkeys(head for line in lines for head in line))
+    heads, cells = in_columns(lines_of(table))
     rows = [
-        [
-            (plain(cell.removeprefix("**").removesuffix("**")), cell.startswith("**"))
-            for cell in (line.get(head, "") for head in heads)
-        ]
-        for line in lines
+        [(plain(c.removeprefix("**").removesuffix("**")), c.startswith("**")) for c in row]
+        for row in cells
     ]
     shown: dict[str, object] = {
         "title": VALUES[value].head,

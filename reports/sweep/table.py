@@ -10,7 +10,7 @@ from pathlib import Path
 from ...privacy.errors import InputError
 from ...privacy.formats.codec import as_text, finite
 from ...privacy.guarantee import Guarantee, Status
-from ...privacy.plain_text import csv_text, markdown_text, plain
+from ...privacy.plain_text import csv_text, in_columns, markdown_text, plain
 from ...runs.numbers import bound
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
@@ -473,9 +473,7 @@ def table_text(table: SweepTable, *, format: str = "markdown") -> str:
     Raises:
         ValueError: another one.
     """
-    lines = lines_of(table)
-    heads = list(dict.fromkeys(head for line in lines for head in line))
-    cells = [[line.get(head, "") for head in heads] for line in lines]
+    heads, cells = in_columns(lines_of(table))
     if format == "json":
         return as_text(finite(_json(table), undefined=None))
     if format == "csv":

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from ...attacks.exact.stages import RANK_ONE, SIGNS, count_proven
 from ...attacks.interception.names import NO_BETTER, is_no_better, what_was_found
 from ...attacks.problem.labels import sums_to_zero
+from ...privacy.plain_text import number_of
 from ..numbers import figure
 from .gradients_schema import GradientAttack, TokensFound, TruthScores
 from .model import FROM_MODEL, SLACK, Posed, statistics
@@ -105,7 +106,7 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
         known = sum(token >= 0 for row in tokens.tokens for token in row)
         places = f", and {known} places are known" if known else ""
         return (
-            f"A leak is shown: {_counted(len(tokens.present), 'token')} of the batch "
+            f"A leak is shown: {number_of(len(tokens.present), 'token')} of the batch "
             f"{'stands' if len(tokens.present) == 1 else 'stand'} out of the noise{places}; with "
             f"probability {1 - tokens.false_alarm:.0%} none of these is false. Of the tokens of "
             f"random batches {tokens.power:.1%} would."
@@ -118,11 +119,11 @@ def _of_tokens(found: GradientAttack, tokens: TokensFound) -> str:
         "set": "which tokens the batch holds",
     }[tokens.decided]
     if tokens.windows:
-        what += f" and {_counted(len(tokens.windows), 'run')} of them side by side"
+        what += f" and {number_of(len(tokens.windows), 'run')} of them side by side"
     if tokens.decided == "set" and not found.relative_residual <= _FAILED:
         what += ", if its rows are those of the model, as no batch that was tried makes it,"
     left = found.records - found.records // _copies(found, tokens)
-    rest = f" {_counted(left, 'record')} of the batch cannot be accounted for." if left else ""
+    rest = f" {number_of(left, 'record')} of the batch cannot be accounted for." if left else ""
     return f"A leak is shown: {what} can be had from the gradient by algebra.{rest}"
 
 
@@ -152,7 +153,7 @@ def _token_lines(found: GradientAttack, tokens: TokensFound) -> list[str]:
             lines.append(f"record {index}: {read}, no token at a place is known")
     of = tokens.present_words or [str(token) for token in tokens.present]
     if tokens.decided in ("set", "nothing"):
-        lines.append(f"{_counted(len(of), 'token')} of the batch: {' '.join(of) or 'none'}")
+        lines.append(f"{number_of(len(of), 'token')} of the batch: {' '.join(of) or 'none'}")
     windows = tokens.window_words or [[str(token) for token in run] for run in tokens.windows]
     if windows:
         more = f" and {len(windows) - _WINDOWS:,} more" if len(windows) > _WINDOWS else ""
@@ -170,7 +171,7 @@ def _token_scores(found: GradientAttack, tokens: TokensFound) -> list[str]:
             return f"{multiset:.1%} wherever they stand, no order is known"
         return (
             f"{placed:.1%} at their place, {multiset:.1%} wherever they stand, {whole} of "
-            f"{_counted(found.records, 'record')} whole"
+            f"{number_of(found.records, 'record')} whole"
         )
 
     lines = [
@@ -199,7 +200,7 @@ def _scored(found: GradientAttack, scores: TruthScores) -> str:
         return f"{much} is shown: the error is {share} of the blind guess's."
     if proven := count_proven(found.stage):
         return (
-            f"The truth speaks against the gradient: {_counted(proven, 'record')} can be had from "
+            f"The truth speaks against the gradient: {number_of(proven, 'record')} can be had from "
             "it by algebra, and the truth is no nearer to what was found than the blind guess; see "
             "whether it holds the records of this gradient, as the network is fed."
         )
@@ -219,8 +220,8 @@ def summary_lines(found: GradientAttack, out: Path) -> list[str]:
     length = "" if found.tokens is None else f" of {found.input_shape[0]} tokens"
     # What was attacked, and each record.
     lines = [
-        f"{_counted(found.records, 'record')}{length} from "
-        f"{_counted(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
+        f"{number_of(found.records, 'record')}{length} from "
+        f"{number_of(found.intercepts, 'intercept')} of {found.parameters:,} parameters, preset "
         f"{found.preset}"
     ]
     known = " (given)" if found.labels_given else ""
@@ -266,13 +267,9 @@ def _column_lines(found: GradientAttack) -> list[str]:
         for column in found.columns
     ]
     return [
-        f"right in every column: {found.whole} of {_counted(found.records, 'record')}",
+        f"right in every column: {found.whole} of {number_of(found.records, 'record')}",
         f"by column: {', '.join(each)}",
     ]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _decibel(value: float) -> str:

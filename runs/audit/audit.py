@@ -14,7 +14,7 @@ from ...attacks.audit.game import Game
 from ...attacks.bounds.evidence import BETS, Evidence
 from ...attacks.bounds.lower_bounds import LowerBound
 from ...attacks.checks.checks import engine_checks
-from ...attacks.checks.noise_rows import Check
+from ...attacks.checks.result import Check
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.checks.watched_run import affordable_rounds, traces_of
 from ...privacy._validate import Progress

@@ -1,4 +1,4 @@
-"""The evidence of a run beside its proof: the audit and the attack, read and checked."""
+"""The evidence of a run beside its proof: attack and audits, read and checked; and their log."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ from ...privacy.errors import InputError
 from ...privacy.releases.ledger import Spent, read_ledger
 from ...training.data.store import Held, digest_of_records
 from ...training.engine.checkpoint import Checkpoint, round_files
-from ...training.engine.transcript import Setting, Transcript
+from ...training.engine.setting import Setting
+from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity
 from ..plan.plan import Plan

@@ -1,4 +1,4 @@
-"""What a second accountant, and a second tracer, say of a plan's figures."""
+"""What a second accountant, a second tracer and every recipient make of a plan."""
 
 from __future__ import annotations
 

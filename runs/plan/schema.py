@@ -1,4 +1,4 @@
-"""What `overhear plan --format json` prints, as types."""
+"""What `overhear plan` and `overhear design` print with `--format json`, as types."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import torch
 from scipy.special import chdtr
 
 from ...attacks.checks.noise_residuals import residual_check
-from ...attacks.checks.noise_rows import TOTAL_FALSE_ALARM, Check, Finding
+from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ...attacks.checks.sampler import Batches, test_batches
 from ...attacks.checks.schemes import test_pairs
 from ...privacy.releases.lines import party_name

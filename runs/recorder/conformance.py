@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...attacks.checks.noise_rows import Check, Verdict
+from ...attacks.checks.result import Check, Verdict
 from ...privacy.errors import InputError
 from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.lines import Loose, party_name

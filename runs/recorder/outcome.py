@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ... import __version__
-from ...attacks.checks.noise_rows import TOTAL_FALSE_ALARM, Check, Verdict
+from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
 from ...attacks.foreign.claimed import claim_of_log
 from ...attacks.foreign.scores_audit import ScoresAudit
 from ...privacy.accounting.request import Adjacency

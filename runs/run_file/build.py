@@ -25,7 +25,7 @@ from ...training.batches import Sampler, turns_of
 from ...training.data.load import Dataset
 from ...training.data.partition import check_cap, check_together, deal_users, partition, parts_held
 from ...training.data.store import Shard
-from ...training.engine.transcript import Setting
+from ...training.engine.setting import Setting
 from ...training.gradients.choice import BY_LAYER, with_layers
 from ...training.graphs.graph import Topology
 from ...training.graphs.participation import drawn_list, read_active_file, scheduled

@@ -21,8 +21,9 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import AllRounds, DrawBatch, Drawing, TensorRound
-from overhear.training.engine.transcript import Message, Setting, Tap, Transcript
+from overhear.training.engine.transcript import Message, Tap, Transcript
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring

@@ -28,6 +28,7 @@ from ...privacy.guarantee import (
     neighbour,
     parse_adversary,
 )
+from ...privacy.plain_text import number_of
 from ...privacy.reference.second_opinion import SecondOpinion
 from ...privacy.releases.log import ReleaseLog
 from ...privacy.releases.values import SERVER
@@ -67,8 +68,8 @@ class DeclaredAccount(Figures):
         """Which system it is, how much it releases, and what every epsilon is said of."""
         header, said = self.log.header, self.said_of
         return (
-            f"{header.system}: {_of(self.rounds, 'round')} of {_of(header.agents, 'agent')}, as "
-            "declared",
+            f"{header.system}: {number_of(self.rounds, 'round')} of "
+            f"{number_of(header.agents, 'agent')}, as declared",
             f"{sum(map(len, self.log.rounds.values()))} releases, each as its line says",
             f"{said.adjacency} {said.unit}, delta {said.delta:g}, accountant {said.accountant}",
         )
@@ -155,9 +156,9 @@ class DeclaredAccount(Figures):
         )
         return " ".join(
             [
-                f"{header.system} has {_of(header.agents, 'agent')} and declares "
+                f"{header.system} has {number_of(header.agents, 'agent')} and declares "
                 f"{sum(map(len, self.log.rounds.values()))} releases in "
-                f"{_of(self.rounds, 'round')}.",
+                f"{number_of(self.rounds, 'round')}.",
                 *figures,
                 "Assumed are that whatever depends on records and leaves an agent has a line, that "
                 "clip norms, sampling and noise are as these lines declare them, and that noise is "
@@ -176,10 +177,6 @@ class DeclaredAccount(Figures):
             "adversaries": [dump(stated) for stated in self.guarantees.values()],
             "warnings": list(self.warnings),
         }
-
-
-def _of(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def account_of_releases(

@@ -7,7 +7,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, needs
 from ...privacy.formats.codec import dump, finite
 from ...privacy.guarantee import SINGLE_MESSAGE, Guarantee, Statement, Status, Unit
-from ...privacy.plain_text import aligned
+from ...privacy.plain_text import aligned, html_table, number_of
 from ...privacy.target import Goal, Target
 from ..exposure.events import counted, spent_releases
 from ..exposure.sensitivity import JointSensitivity, Release
@@ -42,7 +41,6 @@ _STYLES = {
     Status.CHECKED: "yellow",
     Status.HEURISTIC: "yellow",
 }
-_LEFT = ' style="text-align:left"'
 
 
 class ShownStatements(ABC):
@@ -101,17 +99,8 @@ class ShownStatements(ABC):
 
     def _repr_html_(self) -> str:
         """The same for a notebook; nothing is loaded for it."""
-        heads = "".join(f"<th{_LEFT}>{escape(head)}</th>" for head in heads_of(self.stated))
-        cells = (map(escape, cells_of(stated)) for stated in self.stated)
-        rows = "".join(
-            "<tr>" + "".join(f"<td{_LEFT}>{cell}</td>" for cell in row) + "</tr>" for row in cells
-        )
-        first, *more = map(escape, self.heads)
-        said = "".join(f"<p>{escape(warning)}</p>" for warning in self.warnings)
-        return (
-            f"<p>{'<br>'.join((f'<b>{first}</b>', *more))}</p><table><thead><tr>{heads}</tr>"
-            f"</thead><tbody>{rows}</tbody></table>{said}"
-        )
+        rows = map(cells_of, self.stated)
+        return html_table(self.heads, heads_of(self.stated), rows, self.warnings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -268,8 +257,9 @@ class Summary:
     def title(self) -> str:
         """What runs, in a line."""
         return (
-            f"{self.algorithm}: {_of(self.rounds, 'round')} on {self.graph} of "
-            f"{_of(self.agents, 'agent')}, sampling rate {self.sampling_rate:.12g}{self._taking}"
+            f"{self.algorithm}: {number_of(self.rounds, 'round')} on {self.graph} of "
+            f"{number_of(self.agents, 'agent')}, sampling rate "
+            f"{self.sampling_rate:.12g}{self._taking}"
         )
 
     @property
@@ -312,7 +302,7 @@ def users_words(statement: Statement, *, known: bool = False) -> str | None:
     """
     if statement.unit is not Unit.USER:
         return None
-    most = _of(statement.records_per_person, "record")
+    most = number_of(statement.records_per_person, "record")
     how = "training checks it" if known else "that is assumed, and nothing here checks it"
     return f"No user has more than {most}, and each has them at one agent: {how}."
 
@@ -342,10 +332,6 @@ def _rounded(value: float, digits: int, whole: Callable[[float], int]) -> str:
     scale = 10.0 ** (digits - 1 - math.floor(math.log10(value)))
     shown = whole(value * scale) / scale if math.isfinite(scale) else value
     return f"{shown:.{digits}g}"
-
-
-def _of(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # An account as data: rows for pandas, and the object that `overhear plan --format json` prints.

@@ -36,8 +36,9 @@ from .exchange import Ranks, check_fit, check_same_root, gather, share_root, war
 from .links import Gathered, Links
 from .randomness import Purpose, SecretRandomness
 from .recording import KeptNoise, Recorded, Recording
+from .setting import Setting
 from .tensor_round import AllRounds, Drawing, PublicValues, TensorRound
-from .transcript import Setting, Tap
+from .transcript import Tap
 
 
 class Engine:

@@ -12,7 +12,7 @@ import torch
 
 from overhear.adapters.flower import record
 from overhear.adapters.flower.record import RecordedReplies
-from overhear.attacks.checks.noise_rows import Verdict
+from overhear.attacks.checks.result import Verdict
 from overhear.commands.cli import main
 from overhear.privacy import epsilon
 from overhear.privacy.errors import InputError, InputTypeError

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks import schemes as module
-from overhear.attacks.checks.noise_rows import Finding
+from overhear.attacks.checks.result import Finding
 from overhear.attacks.checks.schemes import test_schemes as scheme_tests
 from overhear.privacy.batches.sampling import Drawing, Scheme
 from overhear.privacy.errors import InputError

@@ -16,7 +16,7 @@ from overhear.training.algorithms import Form, dp_cga
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import build_graph, ring, star
 from overhear.training.step.handles import Agents
 from tests.attacks.checks.sensitivity_faults import FAULTS, bound_of_the_batch

@@ -10,7 +10,8 @@ from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting, Transcript
+from overhear.training.engine.setting import Setting
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import sizes_of
 from overhear.training.tracing.trace import trace

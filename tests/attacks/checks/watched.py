@@ -11,7 +11,7 @@ from overhear.attacks.checks.watched_run import WatchedRun, watch
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.tasks import ClassWeights

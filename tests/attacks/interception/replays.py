@@ -7,7 +7,7 @@ from overhear.attacks.interception.replay import ReplayedRun
 from overhear.attacks.problem.observation import Observation, sent_gradients
 from overhear.training.algorithms import ALGORITHMS, Form, dpdl
 from overhear.training.data.store import Examples
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.graph import Topology
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.parameters import build_model

@@ -22,7 +22,7 @@ from overhear.attacks.membership.black_box import (
 from overhear.attacks.membership.roc import ProvenLimit
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.store import Examples
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.topologies import build_graph
 from overhear.training.models.tasks import ClassWeights
 from overhear.training.tracing.scripts import ScriptsOnDemand

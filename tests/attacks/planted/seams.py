@@ -18,8 +18,8 @@ import torch
 
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import Purpose, SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.engine.transcript import Setting
 from overhear.training.gradients.clipping import clip_factors
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.step.values import Agents, Edges, Value

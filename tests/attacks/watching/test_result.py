@@ -2,7 +2,7 @@
 
 import pytest
 
-from overhear.attacks.checks.noise_rows import Check, Finding
+from overhear.attacks.checks.result import Check, Finding
 
 
 def test_p_outside_of_0_to_1_is_refused():

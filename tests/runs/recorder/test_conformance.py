@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from overhear.attacks.checks.noise_rows import Verdict
+from overhear.attacks.checks.result import Verdict
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Statement, Status
 from overhear.privacy.releases.lines import read_header, read_release

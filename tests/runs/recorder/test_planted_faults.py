@@ -8,7 +8,7 @@ three checks that leave something to chance.
 
 import pytest
 
-from overhear.attacks.checks.noise_rows import Verdict
+from overhear.attacks.checks.result import Verdict
 
 from .gossip import FAULTS, checked, play
 

@@ -30,8 +30,9 @@ from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import MissingRank, Ranks, share_root
 from overhear.training.engine.links import Gathered
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import PublicValues
-from overhear.training.engine.transcript import Setting, Transcript
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph, GraphSequence, Topology
 from overhear.training.graphs.topologies import directed_exponential, erdos_renyi, ring
 from overhear.training.models.parameters import build_model

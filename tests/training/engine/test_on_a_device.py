@@ -19,7 +19,7 @@ from torch import Tensor
 from overhear.training.algorithms import ALGORITHMS, dp_cga
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.graphs.participation import scheduled
 from overhear.training.graphs.topologies import ring
 from tests.devices.stand_in import StandIn

@@ -7,8 +7,8 @@ from torch import nn
 from overhear.training.algorithms.algorithm import Bound
 from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import NoiseBelowRounding, PublicValues
-from overhear.training.engine.transcript import Setting
 from overhear.training.graphs.topologies import ring
 from overhear.training.models.losses import NetworkLoss, loss_named
 from overhear.training.step.floor import MOST_LOST, Beside, Floor

@@ -15,8 +15,9 @@ from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.exchange import Ranks
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.engine.transcript import Setting, Transcript
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.parameters import sizes_of
 from overhear.training.noise_tests import noise_tests

@@ -13,7 +13,7 @@ from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.transcript import Setting
+from overhear.training.engine.setting import Setting
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import ring, star

@@ -14,8 +14,9 @@ from overhear.training.algorithms.algorithm import Bound
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.engine.transcript import Setting, Transcript
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.topologies import ring, star
 from overhear.training.models.parameters import flatten
 from overhear.training.second_tracer.dense_round import DenseRound

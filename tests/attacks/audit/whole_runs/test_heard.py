@@ -13,7 +13,7 @@ from overhear.attacks.audit.canary_noise import ObservedNoise
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_rows import heard_check, least_correlation, least_scales
 from overhear.attacks.audit.whole_run_game import WholeRunGame
-from overhear.attacks.checks.noise_rows import TOTAL_FALSE_ALARM
+from overhear.attacks.checks.result import TOTAL_FALSE_ALARM
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.batches.patterns import pattern_of
 from overhear.privacy.guarantee import neighbour
@@ -21,8 +21,8 @@ from overhear.training.algorithms import ALGORITHMS, bind
 from overhear.training.batches import turns_of
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.engine.transcript import Setting
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace
 

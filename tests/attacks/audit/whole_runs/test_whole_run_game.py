@@ -21,8 +21,8 @@ from overhear.privacy.guarantee import Adversary, Sees, Statement, Status, neigh
 from overhear.training.algorithms import ALGORITHMS, bind, mafalda
 from overhear.training.batches import turns_of
 from overhear.training.data.store import Examples
+from overhear.training.engine.setting import Setting
 from overhear.training.engine.tensor_round import TensorRound
-from overhear.training.engine.transcript import Setting
 from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
 from overhear.training.graphs.topologies import ring
 from overhear.training.tracing.trace import trace

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.checks.noise_rows import Finding, note_coordinates
+from overhear.attacks.checks.noise_rows import note_coordinates
+from overhear.attacks.checks.result import Finding
 
 
 def _noted(values: np.ndarray) -> Finding:

@@ -13,9 +13,10 @@ from overhear.attacks.checks.noise_residuals import (
     note_span,
     note_subsets,
 )
-from overhear.attacks.checks.noise_rows import Finding, Pool, note_repeats, note_shape
+from overhear.attacks.checks.noise_rows import Pool, note_repeats, note_shape
 from overhear.attacks.checks.noise_streams import note_values
 from overhear.attacks.checks.recording import Part
+from overhear.attacks.checks.result import Finding
 from overhear.training.noise_tests.laws import quadratic
 
 D, N = 130, 200

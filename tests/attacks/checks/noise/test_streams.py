@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from overhear.attacks.checks.noise_rows import Finding
 from overhear.attacks.checks.noise_streams import _note_equal, _Sources, stream_check
+from overhear.attacks.checks.result import Finding
 from overhear.training.engine.randomness import Purpose, SecretRandomness
 from overhear.training.engine.tensor_round import TensorRound
 from overhear.training.graphs.topologies import ring

@@ -14,7 +14,8 @@ from overhear.training.data.store import Examples
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Recorded
-from overhear.training.engine.transcript import Setting, Transcript
+from overhear.training.engine.setting import Setting
+from overhear.training.engine.transcript import Transcript
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import erdos_renyi, full, grid, ring, star
 from overhear.training.models.parameters import flatten
