@@ -158,7 +158,7 @@ def plan(
     found, opinions = described.dump(), described.second_opinion or {}
     far = None
     if asked.recipients is not None:
-        from ..runs.plan.opinions import recipients as recipients_of
+        from ..runs.plan.recipients import recipients as recipients_of
 
         far = recipients_of(config, planned, asked.recipients)
     # One object of JSON, one paragraph, or tables.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy._validate import check_real
+from ..privacy._validate import within
 from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier, check_setting
 from ..privacy.batches.patterns import counts_words, drawn_words
 from ..privacy.batches.sampling import Drawing, Scheme
@@ -196,12 +196,8 @@ def lottery_events(multiplier: float, rate: float, rounds: int, *, coin: float) 
 
 def check_participation(value: float) -> None:
     """Refuse what is no probability of a round to take place."""
-    check_real("participation", value)
-    if not 0.0 < value <= 1.0:
-        raise InputError(
-            f"participation={value} must lie in (0, 1]; it is the probability of an agent to take "
-            "part in a round, and 1 is every round"
-        )
+    remedy = "it is the probability of an agent to take part in a round, and 1 is every round"
+    within("participation", value, "(0, 1]", remedy)
 
 
 def by_lottery(

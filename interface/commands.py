@@ -9,14 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..privacy.errors import InputError, InputTypeError
-from ..runs.audit.audit import audit_config
-from ..runs.folder.resume import resume_run
-from ..runs.folder.run import train_run
-from ..runs.plan.plan import Plan, make_plan
 from ..runs.requests import GradientRequest, PlotRequest, request_of
 from ..runs.run_file.run_file import RunFile, load_run_file, read_tables
 from ..runs.stop import tell
-from ..training.models.metrics import Metrics
 from ..training.own.objects import lend
 from .run import Checked, Run
 from .shown import (
@@ -41,9 +36,13 @@ if TYPE_CHECKING:
     from ..reports.compare import Comparison
     from ..reports.sweep.table import SweepTable
     from ..runs.attack.gradients_schema import GradientAttack
+    from ..runs.plan.plan import Plan
     from ..runs.plan.schema import Compared
     from ..runs.stop import Stop
     from ..runs.sweep.sweep import Swept
+    from ..training.models.metrics import Metrics
+
+    OnRound = Callable[[int, int, float | None, Metrics | None], None]
 
 __all__ = ["attack", "audit", "check", "compare", "config_of", "design", "invert", "plan"]
 __all__ += ["plot", "sweep", "table", "train"]
@@ -132,6 +131,8 @@ def _of_run_file(
     device: str | None = None,
     **keys: Any,
 ) -> AuditResult:
+    from ..runs.audit.audit import audit_config
+
     asked = {**(set or {}), **{f"audit.{key}": value for key, value in keys.items()}}
     found = audit_config(config_of(run, asked), noise_multiplier=noise_multiplier, device=device)
     return AuditResult(found)
@@ -205,9 +206,6 @@ def _of_gradients(
 # The public name `train`: a run from Python, into a folder as `overhear train` leaves it.
 
 
-OnRound = Callable[[int, int, float | None, Metrics | None], None]
-
-
 def train(
     run: str | Path | Mapping[str, Any] | RunFile,
     out: str | Path,
@@ -245,6 +243,9 @@ def train(
     """
     if on_round is not None and not callable(on_round):
         raise InputTypeError(f"on_round={on_round!r:.60} must be a function of four arguments")
+    from ..runs.folder.resume import resume_run
+    from ..runs.folder.run import train_run
+
     folder, config = Path(out), config_of(run, set, notice=tell)
     if resume:
         resume_run(config, folder, progress=on_round, notice=tell)
@@ -312,6 +313,8 @@ def plan(
     >>> found.guarantees[0].epsilon <= 3, round(found.noise_multiplier, 3)
     (True, 1.095)
     """
+    from ..runs.plan.plan import make_plan
+
     return make_plan(config_of(run, set))
 
 

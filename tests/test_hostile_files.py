@@ -185,7 +185,6 @@ WITHOUT_FILE = {
     "runs/run_file/build.py",  # a bound on memory
     "runs/sweep/sweep.py",  # that no folder is a link
     "training/data/quadratic.py",  # a bound on memory
-    "training/data/table.py",  # its own conversions, by numpy_arrays.py
     "training/engine/tensor_file.py",  # the layer
     "training/models/parameters.py",  # a bound on memory
 }

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...privacy._validate import Progress
+from ...privacy._validate import Progress, whole
 from ...privacy.errors import InputError
 from ...privacy.guarantee import SINGLE_MESSAGE, Adversary, Sees, Statement, Status
 from ...training.exposure.events import counted
@@ -96,8 +96,7 @@ def audit(
     """
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence={confidence} must lie in (0.5, 1), such as 0.95")
-    if seed < 0:
-        raise InputError(f"seed={seed} must be at least 0")
+    whole("seed", seed, "[0, inf)")
     played = game.play(generator=_coins(seed, 0), progress=progress)
     if checks is not None:
         checks += game.checks(played)

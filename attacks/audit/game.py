@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import Progress
+from ...privacy._validate import Progress, whole
 from ...privacy.batches.sampling import Scheme
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Adversary
@@ -190,8 +190,7 @@ class Game(ABC):
 
     def __post_init__(self) -> None:
         """Check that there is something to plant and somebody to look on."""
-        if self.canaries < 1:
-            raise InputError(f"canaries={self.canaries} must be at least 1")
+        whole("canaries", self.canaries, "[1, inf)")
         if not self.hosts:
             raise InputError("adversaries names no host; give at least one adversary with a victim")
         if self.apart and self.dimension < len(self.hosts):

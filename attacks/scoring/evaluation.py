@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import Progress, within
-from ...privacy.errors import InputError
+from ...privacy._validate import Progress, whole, within
 from ...training.data.load import Dataset
 from ...training.data.store import Examples
 from ...training.models.parameters import unflatten
@@ -272,8 +271,7 @@ def attack_images(
     Raises:
         ValueError: the algorithm does not have the scenario, or `batch` is no positive number.
     """
-    if batch < 1:
-        raise InputError(f"batch={batch} must be at least 1")
+    whole("batch", batch, "[1, inf)")
     # The blind guess, by the mean image.
     truth = _pixels(data, images)
     guess = _pixels(data, prior_image.expand_as(images))

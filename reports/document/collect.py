@@ -38,8 +38,8 @@ from ...runs.folder.released import epsilon_of
 from ...runs.folder.resume import AccountedRun, epsilon_of_ledger, read_run, released_sensitivities
 from ...runs.folder.signature import check_signature
 from ...runs.plan.opinions import contradiction, opinions, second_traces
-from ...runs.plan.opinions import recipients as recipients_of
 from ...runs.plan.plan import Plan
+from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile

@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.errors import InputError
+from ...privacy._validate import whole
 from ...privacy.published.whisper import whisper_constraint_10
 from ...runs.numbers import bound, figure
 from .printed_table import MISSING, SHARES, Line, Printed, kind_of, long_form, read_tables, words_of
@@ -94,8 +94,7 @@ def review(paths: Sequence[Path], *, figures: Sequence[str] = (), runs: int = 20
         FileNotFoundError: a file is not there.
         ValueError: a file is no table.
     """
-    if runs < 2:
-        raise InputError(f"runs={runs} must be at least 2; one run has no spread")
+    whole("runs", runs, "[2, inf)", "one run has no spread")
     lines = read_tables(paths, figures=figures)
     remarks, tables = [], []
     for file, group in itertools.groupby(lines, key=lambda line: line.settings["file"]):

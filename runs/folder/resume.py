@@ -24,7 +24,7 @@ from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.formats.json_text import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
-from ...training.accounts.figures import reached
+from ...training.accounts.targets import reached
 from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint, round_files
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity

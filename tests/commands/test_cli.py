@@ -312,7 +312,7 @@ def test_what_our_code_does_not_state_is_a_crash(fault, stub, capsys):
 
 def test_plan_prints_one_json_object(run_file, report, stub, monkeypatch, capsys):
     report["plan"]["adversaries"][0] |= {"epsilon": math.inf, "status": "no protection"}
-    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("reports.judgement.remedies", "advise", lambda *_, **__: [])
     monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
@@ -326,7 +326,7 @@ def test_plan_marks_what_is_heuristic_and_prints_warnings(
     run_file, report, stub, monkeypatch, capsys
 ):
     report["plan"]["warnings"] = ["Nothing protects [privacy]."]
-    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("reports.judgement.remedies", "advise", lambda *_, **__: [])
     monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     described_plan = _Described(report["plan"])
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: described_plan)
@@ -342,7 +342,7 @@ def test_a_plan_that_a_second_opinion_contradicts_ends_with_exit_code_4(
     wrong = described(second_opinion({(1.0, 1.0): 1}, ours=0.5, delta=1e-5))
     found = _Described(report["plan"])
     found.second_opinion = {"eavesdropper": wrong}
-    stub("reports.judgement.advice", "advise", lambda *_, **__: [])
+    stub("reports.judgement.remedies", "advise", lambda *_, **__: [])
     monkeypatch.setattr(plans, "make_plan", lambda *_, **__: None)
     monkeypatch.setattr(second_opinions, "with_opinions", lambda _: found)
     for more in ([], ["--json"]):

@@ -13,122 +13,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ...privacy.accounting.risk import scale_for_risk
-from ...privacy.accounting.search import least_that_meets
-from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status, Unit
 from ...privacy.target import Goal
-from ..exposure.events import asked_releases, counted, spent_releases
-from ..exposure.guarantees import calibrated_multiplier, check_traced_at, run_epsilon
+from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_person
 from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
 from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_records
-from ..exposure.whole_run import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    InAllRounds,
-    check_turns,
-    usual_of_person,
-)
+from ..exposure.whole_run import InAllRounds, check_turns
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit, refer_to
 from .accounted_run import AccountedRun
-
-# The noise that a target takes: an epsilon, or what the best membership test may achieve.
-
-
-def reached(
-    sensitivity: JointSensitivity,
-    *,
-    statement: Statement,
-    noise_multiplier: float,
-    goal: Goal,
-    rounds: int | Sequence[int] | None = None,
-) -> float:
-    """What a run comes to, in the figure that a goal is about: epsilon, advantage, or TPR at FPR.
-
-    Args:
-        goal: whose figure is meant; how much it allows does not matter. The others are as for
-            `run_epsilon`.
-
-    Returns:
-        Nats, or a probability, rounded upwards; 1 where nothing hides a record.
-
-    Raises:
-        ValueError: an accountant that gives no trade-off curve; else as for `run_epsilon`.
-    """
-    goal.check_accountant(statement.accountant)
-    if not goal.of_risk:
-        return run_epsilon(
-            sensitivity, statement=statement, noise_multiplier=noise_multiplier, rounds=rounds
-        )
-    check_traced_at(sensitivity, noise_multiplier)
-    releases = asked_releases(sensitivity, rounds)
-    if not releases:
-        return goal.fpr or 0.0
-    if noise_multiplier == 0 or math.isinf(sensitivity.largest):
-        return 1.0
-    events = counted(releases, noise_multiplier, statement.adjacency, records=statement.at_once)
-    curve = trade_off(events, adjacency=statement.adjacency)
-    if goal.fpr is None:
-        return curve.delta(0.0)
-    return 1.0 - float(curve.false_negative_rates(goal.fpr))
-
-
-def multiplier_for(sensitivity: JointSensitivity, *, statement: Statement, goal: Goal) -> float:
-    """The noise multiplier at which a joint sensitivity costs no more than a goal allows.
-
-    Args:
-        sensitivity: at noise multiplier 1.
-        statement: what every figure is said of.
-
-    Returns:
-        Noise std on a sum of clipped gradients / clip norm, rounded up and evaluated once more.
-
-    Raises:
-        UnsupportedView: no noise reaches the goal, or none is needed.
-        UnsupportedMechanism: the accountant does not cover the rounds.
-        ValueError: an accountant that gives no trade-off curve.
-
-    Source: Kulynych et al., arXiv:2407.02191.
-    """
-    goal.check_accountant(statement.accountant)
-    if goal.epsilon is not None:
-        return calibrated_multiplier(sensitivity, statement=statement, epsilon=goal.epsilon)
-    # Targets that no noise meets, and those that every noise does.
-    who = sensitivity.adversary.name
-    if math.isinf(sensitivity.largest):
-        raise UnsupportedView(
-            f"no noise multiplier reaches {goal.words} for {who}: {sensitivity.because}"
-        )
-    check_traced_at(sensitivity, None)
-    releases = spent_releases(sensitivity.releases)
-    if not releases:
-        raise UnsupportedView(
-            f"nothing about the data is released to {who}, so {goal.words} is met at every noise; "
-            "give noise_multiplier in place of it"
-        )
-    # The least noise for the rounds as an accountant counts them.
-    needed = scale_for_risk(
-        counted(releases, 1.0, statement.adjacency, records=statement.at_once),
-        advantage=goal.advantage,
-        true_positive_rate=None if goal.tpr is None or goal.fpr is None else (goal.tpr, goal.fpr),
-        adjacency=statement.adjacency,
-    )
-    if needed == 0.0:
-        raise UnsupportedView(
-            f"{goal.words} against {who} is met without any noise, because so few rounds draw a "
-            "record that a test can hardly gain; choose a smaller target, or give noise_multiplier"
-        )
-    # The figure itself is evaluated at that noise, which is raised until it meets the goal.
-    return least_that_meets(
-        lambda noise: reached(sensitivity, statement=statement, noise_multiplier=noise, goal=goal),
-        goal.figure,
-        start=needed,
-        otherwise=f"no noise is found for {goal.words} of {who}; choose a larger target",
-    )
-
+from .targets import multiplier_for
 
 # Whether a step's noise keeps its proportion to what is clipped, whatever the noise multiplier.
 #

@@ -21,9 +21,9 @@ from ..tracing.linear_forms import Known
 from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace, at_unit
 from .accounted_run import AccountedRun, is_amplified
-from .figures import reached
 from .paragraph import Explanation, as_paragraph, explain
 from .summary import Figures, Summary, as_json, rounded_down, rounded_up, users_words
+from .targets import reached
 
 # Epsilon of every agent's records, not of the worst alone.
 

@@ -154,11 +154,8 @@ def poisson_batch(records: int, sampling_rate: float, *, generator: np.random.Ge
     >>> poisson_batch(20, 0.25, generator=np.random.default_rng(0)).tolist()
     [2, 3, 11, 13, 15]
     """
-    if not 0 <= sampling_rate <= 1:
-        raise InputError(
-            f"sampling_rate={sampling_rate} must lie in [0, 1]; did you mean the batch size? "
-            "Divide it by the number of records"
-        )
+    remedy = "did you mean the batch size? Divide it by the number of records"
+    within("sampling_rate", sampling_rate, "[0, 1]", remedy)
     if records < 0:
         raise InputError(f"records={records} must not be negative")
     return (generator.random(records) < sampling_rate).nonzero()[0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ...privacy._validate import within
 from ...privacy.batches.patterns import EVERY, turn_words
 from ...privacy.errors import InputError
 from ..batches import (
@@ -70,10 +71,7 @@ class Setting:
                 f"dtype={self.dtype} must be torch.float32 or torch.float64: every figure rests on "
                 "float32 as the coarsest arithmetic of a run"
             )
-        if not 0 <= self.sampling_rate <= 1:
-            raise InputError(
-                f"sampling_rate={self.sampling_rate} must lie in [0, 1]; did you mean batch_size?"
-            )
+        within("sampling_rate", self.sampling_rate, "[0, 1]", "did you mean batch_size?")
         if self.turns is not None:
             self.turns.check(
                 [shard.size for shard in self.shards],

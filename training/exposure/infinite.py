@@ -20,9 +20,10 @@ from ..tracing.linear_forms import Contributions, NoiseSources
 from ..tracing.record import GRADIENTS_AT
 from ..tracing.round_trace import UNCLIPPED
 from ..tracing.trace import AlgorithmTrace
+from .candidates import candidates
 from .dense_rounds import witness
 from .sensitivity import JointSensitivity, Release, effective_of
-from .whole_run import InAllRounds, candidates, whole_run_joint_sensitivities
+from .whole_run import InAllRounds, whole_run_joint_sensitivities
 
 MOST_WORK = 3e10  # multiplications; half a minute or so
 _TOO_LARGE = "the run is too large for a view of all its rounds together"

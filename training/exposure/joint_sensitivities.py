@@ -25,6 +25,7 @@ from ...privacy.errors import InexpressibleView, UnsupportedView
 from ...privacy.guarantee import Adversary, Sees, Status, Unit
 from ...privacy.view.view import View
 from ..tracing.trace import AlgorithmTrace, parts_of
+from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .rounding_error import Residues
@@ -37,7 +38,6 @@ from .sensitivity import (
     single_message,
     worst,
 )
-from .whole_run import candidates
 
 
 def joint_sensitivities(

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
 from . import values
+from .refusals import remedy
 from .script import Script, frozen
-from .values import remedy
 
 _MOST = 2**64  # of an integer
 

@@ -23,7 +23,8 @@ from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..step.operations import PublicNumbers
-from ..step.values import REMEDY, SERVER
+from ..step.refusals import REMEDY
+from ..step.values import SERVER
 from .cancellation import OTHER, Columns, History, Noised, Origin, cancelled_terms
 from .rounding import meet, meet_in_sums, rounded_by
 from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
