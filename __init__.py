@@ -18,18 +18,18 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     from .attacks.foreign.audit_training import canaries as canaries
     from .interface.budget import budget as budget
     from .interface.commands import attack as attack
-    from .interface.commands import audit as audit
     from .interface.commands import check as check
     from .interface.commands import compare as compare
     from .interface.commands import design as design
     from .interface.commands import invert as invert
-    from .interface.commands import plan as plan
     from .interface.commands import plot as plot
     from .interface.commands import sweep as sweep
     from .interface.commands import table as table
-    from .interface.commands import train as train
     from .interface.run import Run as Run
     from .interface.run import report as report
+    from .interface.train import audit as audit
+    from .interface.train import plan as plan
+    from .interface.train import train as train
     from .runs.recorder.record import record as record
     from .testing.neighbours import replay as replay
     from .training.accounts.account import account as account
@@ -43,21 +43,21 @@ _STANDS_IN = {
     "Run": "interface.run",
     "account": "training.accounts.account",
     "attack": "interface.commands",
-    "audit": "interface.commands",
+    "audit": "interface.train",
     "budget": "interface.budget",
     "canaries": "attacks.foreign.audit_training",
     "check": "interface.commands",
     "compare": "interface.commands",
     "design": "interface.commands",
     "invert": "interface.commands",
-    "plan": "interface.commands",
+    "plan": "interface.train",
     "plot": "interface.commands",
     "record": "runs.recorder.record",
     "replay": "testing.neighbours",
     "report": "interface.run",
     "sweep": "interface.commands",
     "table": "interface.commands",
-    "train": "interface.commands",
+    "train": "interface.train",
 }
 
 # Packages of which an index has another name than an import.

@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 from overhear.attacks.audit.audited import Verdict
 from overhear.attacks.foreign.audit_training import audit_training
 from overhear.attacks.foreign.claimed import Claimed
-from overhear.interface.commands import audit
+from overhear.interface.train import audit
 from overhear.privacy.errors import InputError
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from overhear.interface.commands import audit, plan, train
 from overhear.interface.run import report
+from overhear.interface.train import audit, plan, train
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.runs.folder.records import LedgerHeader

@@ -3,7 +3,7 @@
 import pytest
 
 from overhear.interface.budget import budget
-from overhear.interface.commands import plan, train
+from overhear.interface.train import plan, train
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
 
