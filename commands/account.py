@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ..runs.requests import ACCOUNTANTS, ADJACENCIES, BudgetRequest
-from .terminal.options import Format, IsThere, TableOrJson, make_console, print_json, say, write
+from .terminal.terminal import Format, IsThere, TableOrJson, make_console, print_json, say, write
 
 
 class AccountFormat(enum.StrEnum):

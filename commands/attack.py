@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.requests import GradientRequest, MembershipRequest
-from .terminal.options import (
+from .terminal.signals import stop_of_command
+from .terminal.terminal import (
     NO_RUN,
     Device,
     Folder,
@@ -28,7 +29,6 @@ from .terminal.options import (
     trust,
     write,
 )
-from .terminal.signals import stop_of_command
 
 if TYPE_CHECKING:
     from ..runs.audit.evidence import Membership
@@ -198,7 +198,7 @@ def attack_sweep(
     """
     from ..runs.attack.attack import attack_sweep as sweep_attacks
     from ..runs.attack.attack import attack_sweep_rows, contradictions
-    from ..runs.stop import ContradictedProof
+    from ..runs.errors import ContradictedProof
     from .terminal.progress import attack_progress
     from .terminal.tables import rows_markdown, rows_table
 
@@ -295,7 +295,7 @@ def membership(
     proof allows.
     """
     from ..runs.audit.evidence import read_membership
-    from ..runs.stop import ContradictedProof
+    from ..runs.errors import ContradictedProof
     from .terminal.progress import audit_progress
 
     trust(trust_code)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.requests import LastModelRequest
-from .terminal.options import (
+from .terminal.signals import stop_of_command
+from .terminal.terminal import (
     NO_RUN,
     Device,
     Format,
@@ -23,7 +24,6 @@ from .terminal.options import (
     say,
     trust,
 )
-from .terminal.signals import stop_of_command
 
 if TYPE_CHECKING:
     from ..attacks.foreign.claimed import Claimed
@@ -66,8 +66,9 @@ def audit(
     a run file leaves a line in audits.jsonl beside it. The exit code is 4 if what is measured
     contradicts a proven epsilon, or a check of the engine fails.
     """
+    from ..runs.errors import ContradictedProof
     from ..runs.run_file.run_file import load_run_file
-    from ..runs.stop import NOTHING_KEPT, ContradictedProof, tell
+    from ..runs.stop import NOTHING_KEPT, tell
 
     trust(trust_code)
     _check_out(target, out, again=again)
@@ -136,8 +137,9 @@ def audit_last_model(
     contradicts a proven epsilon.
     """
     from ..privacy.errors import InputError
+    from ..runs.errors import ContradictedProof
     from ..runs.run_file.run_file import load_run_file
-    from ..runs.stop import NOTHING_KEPT, ContradictedProof, tell
+    from ..runs.stop import NOTHING_KEPT, tell
 
     trust(trust_code)
     if not _is_run_file(target) and overrides:
@@ -198,7 +200,7 @@ def _check_out(target: Path, out: Path | None, *, again: bool) -> None:
 def _traced(run_file: Path, config: RunFile, found: Audit) -> tuple[Audit, str]:
     """The audit with what stands beside its run file, or why no trace of it was left."""
     from ..runs.audit.evidence import TRAIL, leave_trace
-    from ..runs.stop import STATED, sentence
+    from ..runs.errors import STATED, sentence
 
     try:
         return found.model_copy(update={"trail": leave_trace(run_file, config, found)}), ""
@@ -395,7 +397,7 @@ def audit_scores(
     """
     from ..attacks.foreign import scores_audit
     from ..attacks.foreign.scores_audit import read_scores
-    from ..runs.stop import ContradictedProof
+    from ..runs.errors import ContradictedProof
 
     claimed = _claim(claim or (), ledger)
     read = read_scores(scores)

@@ -37,8 +37,8 @@ from .plan import check_account, design, plan
 from .report import check, compare, person, report, sign, total
 from .sweep import plot, reproduce, review, sweep, table
 from .terminal.log import Log, current_log, logging
-from .terminal.options import IsThere, with_requests, words_of_bash, write
 from .terminal.signals import until_stopped
+from .terminal.terminal import IsThere, with_requests, words_of_bash, write
 from .train import demo, new, schema, train
 
 __all__ = ["app", "main"]
@@ -302,7 +302,7 @@ def _stopped_before(error: BaseException) -> Interrupted | None:
 
 def _told(error: Exception) -> int:
     """Tell an error on standard error, and give its exit code."""
-    from ..runs.stop import STATED, ContradictedProof, as_stated, sentence
+    from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
     error = as_stated(error)
     current_log().line(f"error: {sentence(error)}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.options import (
+from .terminal.terminal import (
     Format,
     FormatOfTable,
     IsThere,
@@ -119,9 +119,9 @@ def plan(
     with waiting(told, "plan", "loading what traces the algorithm"):
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..reports.judgement.remedies import advise
+        from ..runs.errors import ContradictedProof
         from ..runs.plan.opinions import contradiction, with_opinions
         from ..runs.plan.plan import make_plan
-        from ..runs.stop import ContradictedProof
         from .terminal.tables import second_opinions
 
     def notice(text: str) -> None:
@@ -345,8 +345,8 @@ def check_account(
     from .terminal.progress import waiting
 
     with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
+        from ..runs.errors import ContradictedProof
         from ..runs.plan.opinions import contradicted_trace, second_traces
-        from ..runs.stop import ContradictedProof
         from ..training.accounts.summary import Verdict
 
         config, plan = _planned(run, overrides or ())

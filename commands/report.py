@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.options import (
+from .terminal.signals import stop_of_command
+from .terminal.terminal import (
     NO_RUN,
     Folder,
     Format,
@@ -22,7 +23,6 @@ from .terminal.options import (
     trust,
     write,
 )
-from .terminal.signals import stop_of_command
 
 if TYPE_CHECKING:
     from ..reports.judgement.gate import Decision
@@ -114,8 +114,8 @@ def report(
         from ..reports.document.markdown import report_markdown
 
         write(report_markdown(found), end="")
+    from ..runs.errors import ContradictedProof
     from ..runs.plan.opinions import contradiction
-    from ..runs.stop import ContradictedProof
 
     if said := contradiction(found.second_opinion):
         raise ContradictedProof(said)
@@ -257,8 +257,8 @@ def compare(
                     f"--out {plain(out)} lies in the folder of a run, which a comparison leaves as "
                     "it is; choose another folder"
                 )
-    from .terminal.options import make_console, write
     from .terminal.progress import waiting
+    from .terminal.terminal import make_console, write
 
     trust(trust_code)
     with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
@@ -304,7 +304,7 @@ def sign(
     added or taken away. Sign last, after attack, audit and report.
     """
     from ..runs.folder.signature import sign as sign_folder
-    from .terminal.options import write
+    from .terminal.terminal import write
 
     count = sign_folder(folder, key)
     write(f"Signed {folder}: {count} files.")

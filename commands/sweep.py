@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.requests import PlotRequest, ReproduceRequest
-from .terminal.options import (
+from .terminal.signals import stop_of_command
+from .terminal.terminal import (
     EngineRequest,
     Format,
     IsThere,
@@ -20,7 +21,6 @@ from .terminal.options import (
     say,
     write,
 )
-from .terminal.signals import stop_of_command
 
 if TYPE_CHECKING:
     from ..reports.reproduced.paper_result import Entry, ScaleName
@@ -42,7 +42,7 @@ def sweep(
     cut off goes on from its checkpoint. Exit code 0; 2: bad input, or no run could be trained.
     """
     from ..privacy.errors import InputError
-    from ..runs.stop import ContradictedProof
+    from ..runs.errors import ContradictedProof
     from ..runs.sweep.sweep_file import read_sweep_file, settings_words
 
     # The sweep file is refused before torch is there.

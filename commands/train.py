@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .terminal.log import current_log
-from .terminal.options import (
+from .terminal.signals import stop_of_command
+from .terminal.terminal import (
     Format,
     RunPath,
     TableOrJson,
@@ -27,7 +28,6 @@ from .terminal.options import (
     trust,
     write,
 )
-from .terminal.signals import stop_of_command
 
 if TYPE_CHECKING:
     from rich.console import Console

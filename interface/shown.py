@@ -31,8 +31,8 @@ from ..reports.document.markdown import report_markdown
 from ..runs.attack.gradients_schema import GradientAttack
 from ..runs.audit.evidence import read_audit
 from ..runs.audit.evidence_schema import Attack, Audit
+from ..runs.errors import ContradictedProof
 from ..runs.numbers import bound, figure, lower_bound, score
-from ..runs.stop import ContradictedProof
 from ..training.accounts.summary import as_frame
 from ..training.engine.tensor_file import read_tensors
 from ..training.own.objects import give

@@ -134,7 +134,7 @@ OUTSIDE = {
     "reports/reproduced/work_estimates.py": "our own file",
     "interface/shown.py": "the report that was just written",
     "commands/train.py": "our own template and run file, and the report that was just written",
-    "commands/terminal/options.py": "our own files",
+    "commands/terminal/terminal.py": "our own files",
 }
 
 

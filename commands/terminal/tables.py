@@ -20,7 +20,7 @@ from ...runs.audit.evidence_schema import AttackRow, Audit, AuditCheck
 from ...runs.numbers import bound, figure, is_infinite, lower_bound, score, small
 from ...runs.plan.opinions import bracket_words
 from ...runs.plan.schema import SecondOpinion
-from .options import make_table, say
+from .terminal import make_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -31,6 +31,7 @@ from ...runs.audit.evidence import (
 )
 from ...runs.audit.evidence_schema import Attack
 from ...runs.described import LARGEST_OBJECT
+from ...runs.errors import ContradictedProof
 from ...runs.folder import folder as run_folder
 from ...runs.folder.folder import write_sums
 from ...runs.folder.records import Environment, Items, header_of, read_metrics
@@ -43,7 +44,6 @@ from ...runs.plan.recipients import recipients as recipients_of
 from ...runs.plan.schema import Recipients
 from ...runs.run_file.build import Built
 from ...runs.run_file.run_file import RunFile
-from ...runs.stop import ContradictedProof
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..judgement.facts import Facts, facts_of_report

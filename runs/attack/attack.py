@@ -30,6 +30,7 @@ from ...privacy.errors import InputError
 from ..audit.evidence_schema import Attack, AttackRow, Scenario
 from ..cost import Cost, Expect
 from ..described import Described
+from ..errors import ContradictedProof, sentence
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums
 from ..folder.records import header_of
@@ -39,7 +40,7 @@ from ..plan.sweep import combinations_of
 from ..run_file.build import Built, build
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file
 from ..run_file.tables import find_device
-from ..stop import ContradictedProof, Stop, naming, sentence, tell
+from ..stop import Stop, naming, tell
 from .planted import plant, with_prior
 from .points import check_attack, points_of, trial_of
 from .prior_records import own_denoiser

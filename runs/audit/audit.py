@@ -27,6 +27,7 @@ from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
 from ..cost import Expect
+from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.records import Environment
 from ..freed_memory import keep_freed_memory
@@ -35,7 +36,7 @@ from ..run_file.build import Built, build, missing_of
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
-from ..stop import ContradictedProof, Stop
+from ..stop import Stop
 from .evidence import read_audit
 from .evidence_schema import (
     Audit,

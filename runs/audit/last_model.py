@@ -20,6 +20,7 @@ from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError
 from ...privacy.guarantee import Unit
 from ...training.data.store import Examples
+from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..numbers import bound, lower_bound, small
 from ..plan.plan import make_plan
@@ -27,7 +28,7 @@ from ..requests import LastModelRequest
 from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
-from ..stop import ContradictedProof, Stop
+from ..stop import Stop
 from .audit import check_auditable
 from .evidence import (
     EarlierLastModel,

@@ -31,6 +31,7 @@ from ...privacy.errors import InputError
 from ...privacy.guarantee import FINAL_MODELS, Status, WrittenStatus
 from ...training.engine.checkpoint import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
+from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.folder import check_sums, write_sums
 from ..folder.records import LedgerHeader, header_of
@@ -41,7 +42,7 @@ from ..requests import MembershipRequest
 from ..run_file.build import Built, build, check_classes, check_poisson, parts_of, statement_of
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
-from ..stop import NOTHING_KEPT, ContradictedProof, Stop
+from ..stop import NOTHING_KEPT, Stop
 from .evidence import (
     EarlierMembership,
     ExposedRecord,

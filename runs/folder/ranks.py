@@ -58,13 +58,14 @@ from ...training.data.store import digests_of
 from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import MissingRank, Ranks, gather
 from ...training.models.parameters import flatten
+from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile
 from ..run_file.tables import gpu_number
 from ..run_file.trust import digest_of_sources
-from ..stop import STATED, ContradictedProof, Interrupted, Stop, as_stated, sentence, tell
+from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
 from .names import CLOSED, FAILED_FIRST, SAID
 from .place import Place, check_same_facts, program_facts

@@ -40,12 +40,13 @@ from ...training.models.metrics import Metrics
 from ...training.models.parameters import sizes_of
 from ...training.noise_tests.noise_tests import RATE, NoiseTestFailed, NoiseTests
 from ...training.tracing.trace import check_noise
+from ..errors import ContradictedProof
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
 from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile, own_calls
 from ..run_file.trust import SOURCES, check_at_end, write_sources
-from ..stop import ContradictedProof, Stop, tell
+from ..stop import Stop, tell
 from . import folder as run_folder
 from .folder import write_sums
 from .ranks import Group, Start

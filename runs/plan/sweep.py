@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from ...privacy.errors import InputError
+from ..errors import STATED, sentence
 from ..run_file.run_file import load_run_file
-from ..stop import STATED, sentence
 
 if TYPE_CHECKING:
     from .plan import Plan

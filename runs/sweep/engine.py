@@ -29,12 +29,13 @@ from ...privacy.errors import InputError, needs
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
 from ..audit.evidence import read_attack, read_audit
+from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..folder import folder as run_folder
 from ..folder.records import TrainSummary
 from ..folder.resume import epsilon_of_ledger, read_run, resume_run
 from ..folder.run import train_run
 from ..run_file.run_file import RunFile
-from ..stop import STATED, ContradictedProof, as_stated, sentence, tell
+from ..stop import tell
 from .results import LOCKS, POINTS, PointResult, read_result, write_result
 from .sweep_file import Point, config_of
 

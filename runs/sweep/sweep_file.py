@@ -28,9 +28,9 @@ from pydantic_core import ErrorDetails
 from ...privacy.errors import InputError, all_problems, did_you_mean
 from ...privacy.formats.toml_text import read_toml, toml_value
 from ...privacy.plain_text import plain
+from ..errors import STATED, sentence
 from ..run_file.run_file import RunFile, read_tables, write_toml
 from ..run_file.tables import Table
-from ..stop import STATED, sentence
 
 MOST_POINTS = 100_000
 """Runs of a sweep; the largest table of the papers has 3,600."""

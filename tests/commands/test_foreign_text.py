@@ -10,12 +10,13 @@ from rich.text import Text
 
 from overhear.commands.cli import main
 from overhear.commands.terminal.log import Log
-from overhear.commands.terminal.options import make_console, make_table, print_json, say, write
+from overhear.commands.terminal.terminal import make_console, make_table, print_json, say, write
 from overhear.privacy.errors import InputError
 from overhear.reports.document.html import render
 from overhear.reports.document.markdown import report_markdown
+from overhear.runs.errors import sentence
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import sentence, tell
+from overhear.runs.stop import tell
 from tests.conftest import RUN_FILE, typed
 from tests.test_hostile_files import files_with
 
@@ -124,7 +125,7 @@ def test_an_override_and_a_run_file_name_no_more_than_text(tmp_path):
 
 # Where texts leave the tool; nothing else prints.
 PRINTERS = {
-    "commands/terminal/options.py",
+    "commands/terminal/terminal.py",
     "runs/stop.py",
     "commands/__main__.py",  # the name of a package of ours that is missing
 }

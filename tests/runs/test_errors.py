@@ -10,7 +10,7 @@ from overhear.privacy.errors import (
     UndeclaredOperation,
     UnsupportedView,
 )
-from overhear.runs.stop import STATED, ContradictedProof, as_stated, sentence
+from overhear.runs.errors import STATED, ContradictedProof, as_stated, sentence
 from overhear.training.engine.checkpoint import BrokenCheckpoint
 from overhear.training.engine.transcript import MissingMessage
 from overhear.training.exposure.sensitivity import UnsupportedMechanism

@@ -11,7 +11,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import overhear
-from overhear.commands.terminal.options import with_requests
+from overhear.commands.terminal.terminal import with_requests
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.evidence import read_audit
 from overhear.runs.audit.evidence_schema import Audit, AuditCheck, AuditedAdversary
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from overhear.runs.stop import ContradictedProof
 from tests.attacks.planted.planted import CONTRADICTED, TRAINING, Planted
 from tests.attacks.planted.seams import ROUNDS
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.commands.attack import invert
 from overhear.commands.cli import main
-from overhear.commands.terminal.options import with_requests
+from overhear.commands.terminal.terminal import with_requests
 from overhear.runs.attack import invert as gradients_attack
 from overhear.training.models.parameters import build_model, flatten, unflatten
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from overhear.commands.terminal.options import algorithm_names, overrides, presets, sweeps
+from overhear.commands.terminal.terminal import algorithm_names, overrides, presets, sweeps
 
 
 def completed(shell: str, *words: str) -> str:

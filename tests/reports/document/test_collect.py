@@ -14,12 +14,12 @@ from overhear.reports.document.markdown import report_markdown
 from overhear.reports.judgement.gate import decide
 from overhear.reports.judgement.policy import Policy
 from overhear.runs.attack.scenario import PLANTED
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.resume import read_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.numbers import bound
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import ContradictedProof
 from overhear.training.algorithms import ALGORITHMS, Form
 from tests.conftest import sample_audit, sample_images, sample_report
 from tests.reports.document.test_html import KINDS, Page, pointer

@@ -12,10 +12,11 @@ from overhear.commands import cli
 from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.audit.evidence_schema import Scenario
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import ContradictedProof, Interrupted, Stop
+from overhear.runs.stop import Interrupted, Stop
 from tests.small_run import run_text
 
 pytestmark = pytest.mark.slow  # runs and processes of their own; quick cases lie beside them

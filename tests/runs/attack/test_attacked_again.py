@@ -20,9 +20,9 @@ from overhear.runs.attack import attack as module
 from overhear.runs.attack.attack import attack_run
 from overhear.runs.attack.scenario import alone, find_place
 from overhear.runs.audit.evidence import read_attack
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
-from overhear.runs.stop import ContradictedProof
 from tests.small_run import run_text
 
 RUN = run_text(

@@ -14,12 +14,12 @@ from overhear.runs.audit.audit import audit_config, audit_folder
 from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.audit.game import game_of
 from overhear.runs.audit.last_model import audit_last_model
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import check_sums, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import ContradictedProof
 from overhear.training.engine.randomness import SecretRandomness
 from tests.attacks.planted.noise import noise_times
 from tests.small_run import run_text

@@ -14,11 +14,11 @@ from overhear.reports.document.collect import read_checked_run, report_run
 from overhear.runs.audit import membership as module
 from overhear.runs.audit.evidence import Membership
 from overhear.runs.audit.membership import audit_membership
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import check_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.requests import MembershipRequest
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import ContradictedProof
 from overhear.training.engine.engine import Engine
 from tests.small_run import run_text
 

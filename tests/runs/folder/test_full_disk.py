@@ -11,11 +11,11 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy import read_ledger
 from overhear.reports.document.collect import collect
+from overhear.runs.errors import STATED, sentence
 from overhear.runs.folder.folder import is_finished
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from overhear.runs.stop import STATED, sentence
 from overhear.training.engine.transcript import Transcript
 from tests.runs.folder.interrupted import plan_once, write_run_file
 

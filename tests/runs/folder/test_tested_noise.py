@@ -11,12 +11,12 @@ from overhear.commands.cli import main
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.reports.document.collect import collect
 from overhear.runs.audit.audit import folder_checks
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.records import LedgerHeader, header_of
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import TestedNoise, noise_test_rate, plan_session, train_run
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.runs.stop import ContradictedProof
 from tests.runs.folder.interrupted import NO_TARGET, cut_off, plan_once, write_run_file
 from tests.training.noise_tests.test_noise_tests import FAULTS
 

@@ -15,12 +15,13 @@ import pytest
 from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.privacy.releases.ledger import read_ledger
+from overhear.runs.errors import ContradictedProof
 from overhear.runs.folder.folder import check_sums, is_finished
 from overhear.runs.folder.records import read_metrics
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.build import build
 from overhear.runs.run_file.run_file import load_run_file, read_tables
-from overhear.runs.stop import ContradictedProof, Interrupted, Stop
+from overhear.runs.stop import Interrupted, Stop
 from overhear.runs.sweep import engine as one_run
 from overhear.runs.sweep.engine import Engine, Task, run_point, started
 from overhear.runs.sweep.results import read_results, read_tuned

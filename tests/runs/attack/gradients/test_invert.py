@@ -19,8 +19,8 @@ from overhear.attacks.problem.objective import PRESETS
 from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.invert import attack_gradients
 from overhear.runs.attack.words import summary_lines
+from overhear.runs.errors import STATED, sentence
 from overhear.runs.requests import GradientRequest
-from overhear.runs.stop import STATED, sentence
 from overhear.training.models.parameters import build_model, flatten, unflatten
 
 SHAPE, CLASSES = (1, 4, 4), 3

@@ -14,8 +14,8 @@ from overhear.attacks.problem.observation import Sent, sent_gradient
 from overhear.runs.attack.layouts import facts_of
 from overhear.runs.attack.model import Posed, build_problem
 from overhear.runs.attack.words import doubts
+from overhear.runs.errors import STATED
 from overhear.runs.requests import BatchRequest
-from overhear.runs.stop import STATED
 from overhear.training.engine.tensor_file import TensorFile
 from overhear.training.models.parameters import build_model, flatten, frozen_as_buffers, unflatten
 

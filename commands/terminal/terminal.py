@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take, and those that the fields of a request are."""
+"""The terminal: what is printed, options of several commands, and words that a shell completes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ...runs.run_file.own_tables import Call
     from ...runs.sweep.engine import Engine
+
 
 # What commands print with: a console, plain text on it, and one JSON object.
 
