@@ -235,8 +235,9 @@ def _judged(
     found = {finding.kind for finding in judge(facts, asked, risks=risks)}
     tested = asked.goal is not None and one.is_bound and math.isfinite(one.epsilon)
     reached = bound(risks(one, asked.goal), 4) if tested else ""
-    if reason := next((said for kind, said in _OVER.items() if kind in found), ""):
-        return Outcome.OVER, reason.format(
+    if over := found - {Kind.DECLARED, Kind.WITHIN, Kind.RISK_WITHIN}:
+        said = next(said for kind, said in _OVER.items() if kind in over)
+        return Outcome.OVER, said.format(
             one=one,
             asked=asked,
             victim=victim,
