@@ -247,10 +247,8 @@ def _judged(
             asked_delta=small(asked.delta),
         )
     # Even a declared figure holds only if the list is true, which needs evidence.
-    said = f"Epsilon is at most {bound(one.epsilon)}"
-    if asked.goal is not None:
-        said = f"Membership tests come to {reached} at most"
-    said = f"{said} if the list of releases is true"
+    figure = f"Membership tests come to {reached} at most" if reached else ""
+    said = f"{figure or f'Epsilon is at most {bound(one.epsilon)}'} if the list of releases is true"
     if asked.adversary == SERVER and SERVER not in usual_adversaries(account.log):
         return Outcome.MISSING, f"{said}, which names no server; leave the limit out if none is."
     if evidence.declared is None:
