@@ -82,6 +82,21 @@ class Bag(nn.Module):
         return self.layers(self.words(x))
 
 
+class Filters(nn.Module):
+    """Filters of three, four and five words, the greatest of each, and one layer (Kim, 2014)."""
+
+    def __init__(self, width: int, filters: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, width)
+        self.filters = nn.ModuleList(nn.Conv1d(width, filters, size) for size in (3, 4, 5))
+        self.layer = nn.Linear(3 * filters, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C) logits of tokens (B, L)."""
+        z = self.words(x).transpose(1, 2)
+        return self.layer(torch.cat([read(z).relu().amax(dim=2) for read in self.filters], dim=1))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """One line: a model, a batch, and the noise over the norm of the gradient."""
@@ -120,6 +135,9 @@ def cases() -> list[Case]:
             build=lambda: Encoder(16, 64, positions=False),
         ),
         Case(name="EmbeddingBag", build=lambda: Bag(64), records=2, length=16),
+        Case(name="filters", build=lambda: Filters(100, 64), records=2, length=16),
+        Case(name="filters", build=lambda: Filters(100, 64), records=4, length=24),
+        Case(name="filters", build=lambda: Filters(100, 24), records=1, length=60),
         Case(name="encoder, 32 features", build=lambda: Encoder(16, 32), records=2, length=16),
     ]  # fmt: skip
     found += [
