@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -517,14 +518,18 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
             sizes=tuple(sizes), base=h[0], codes=tuple(of[layer] - h[0] for of in every),
             dtype=torch.int64 if run.whole else h.dtype, layer=layer, joint=(),
         )  # fmt: skip
+        scale = max(float(code.abs().max()) for code in found.codes)
+        near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
         # Each column moves numbers of its own, or categories the same ones, and they add up.
         moves = torch.stack([(code != 0).any(dim=0) for code in found.codes])
         joint = _joint(moves)
         alone = bool(moves.any(dim=1).all())
         alone &= all(len(of) == 1 or all(sizes[j] for j in of) for of in joint)
+        pairs = [pair for of in joint for pair in itertools.combinations(of, 2)]
+        alone &= not any(
+            near(found.codes[a], found.codes[b]) for a, b in pairs if sizes[a] == sizes[b]
+        )
         found = replace(found, joint=joint)
-        scale = max(float(code.abs().max()) for code in found.codes)
-        near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
         widths = zip(sizes, found.codes, (high - low).tolist(), strict=True)
         least = min((w * float(of.abs().max()) for n, of, w in widths if not n), default=math.inf)
         alone = alone and float(h[0].abs().max()) <= _PRECISE * least
