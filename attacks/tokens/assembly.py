@@ -131,7 +131,9 @@ class Assembly:
     def descend(self, record: Tensor) -> tuple[Tensor, bool]:
         """The record that no exchange of a token brings nearer, and whether it passes."""
         [best], [passes] = self.distances(record[None])
-        while not bool(passes) and self.tried < _TRIES:
+        options = int(self.candidates.allowed.sum()) + len(record) ** 2 // 2
+        most = 2 * _TRIES // len(record)  # of neighbours that are held at once
+        while not bool(passes) and self.tried < _TRIES and options <= most:
             near = self._neighbours(record)
             if len(near) == 0:
                 break

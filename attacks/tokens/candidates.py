@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from ...privacy.errors import InputError
 from ..problem.observation import twice_differentiable
-from .layers import Layer, Network, fed_alike, local_rows, token_loss
+from .layers import Layer, Network, fed_alike, local_rows, sent_of
 
 # Which tokens stand at a position, by the rows of learned positions: of batches of any size.
 #
@@ -524,13 +524,8 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
         return None
     tokens = torch.tensor(allowed[:length])
     # The gradient at a probe, in which each token stands at one position.
-    owned = {key: value.clone().requires_grad_() for key, value in network.values.items()}
-    with twice_differentiable():
-        logits = functional_call(network.model, owned, (tokens[None],))
-    loss = token_loss(logits, tokens[None], torch.zeros(1, dtype=torch.int64))
-    slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
-    gradients = dict(zip(owned, slopes, strict=True))
-    own = gradients[name]
+    gradients = sent_of(network, tokens[None], torch.zeros(1, dtype=torch.int64))
+    own = gradients.get(name)
     if own is None or not bool(own.any()):
         return None
     directions = _directions(network, 1)
@@ -540,7 +535,7 @@ def position_rows(network: Network) -> tuple[str, int, float] | None:
     rows = own[tokens] @ free  # (L, width), in the order of the positions
     # Rows of another parameter that are the same, up to a factor.
     for key, value in gradients.items():
-        if key == name or value is None or value.shape[-1:] != rows.shape[-1:]:
+        if key == name or value.shape[-1:] != rows.shape[-1:]:
             continue
         others = value.reshape(-1, rows.shape[1]) @ free
         for first in range(len(others) - length + 1):

@@ -42,7 +42,7 @@ _FILLS = 4  # tokens that fill a text from which a part is taken
 _AGAIN = 3  # of texts with a part elsewhere that are moved again
 _PRODUCTS = 5 * 10**9  # of a weight and a number, for these logits
 _OVERLAP = 3  # tokens with which one part ends and the next one begins
-_FEW = 20  # of these that are tried
+_FEW = 10  # of these that are tried
 _SAME = 1e-9  # of logits, what rounding in float64 leaves
 
 
@@ -386,7 +386,8 @@ def _parts(
     less: list[tuple[list[list[int]], int]] = []
     for index in torch.randperm(len(cuts), generator=generator)[: most // 4].tolist():
         first, at, last = cuts[index]
-        parts = [own[:first], own[at:last], own[first:at], own[last:]]
+        till = at + int(torch.randint(last - at, (1,), generator=generator))  # what stays between
+        parts = [own[:first], own[till:last], own[at:till], own[first:at], own[last:]]
         found.append(list(itertools.chain(*parts)))
         for one, two in itertools.pairwise(range(len(parts))):
             for width in range(1, 1 + min(_OVERLAP, len(parts[one]), len(parts[two]))):

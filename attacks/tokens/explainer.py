@@ -111,8 +111,13 @@ class Explainer:
         return list(range(self.classes)) if known is None else sorted(set(known))
 
     def logits(self, records: Tensor) -> Tensor:
-        """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`."""
-        return self.at(records).log_softmax(dim=-1).flatten(1)
+        """(N, C) logarithms of the probabilities of records (N, L), or (N, L V), as `_at`.
+
+        The outputs as they are under another loss, or where there is one.
+        """
+        outputs = self.at(records)
+        as_they_are = self.loss == ANY or outputs.shape[-1] == 1
+        return (outputs if as_they_are else outputs.log_softmax(dim=-1)).flatten(1)
 
     def at(self, records: Tensor) -> Tensor:
         """(N, C) or (N, L, V) logits of records (N, L)."""

@@ -33,14 +33,8 @@ from ..problem.columns import columns_of
 from ..problem.observation import twice_differentiable
 from ..problem.problem import copied
 
-# The embedding in which a model looks its tokens up, found by calling the model.
-#
-# A model takes tokens where a table of vectors is indexed by its inputs: `nn.Embedding`,
-# `nn.EmbeddingBag`, or a parameter that is indexed. It is called with zeros, and with ones; an
-# index that changes is made of the inputs, one that does not is a position. So the type of a
-# model's inputs need not be declared.
-#
-# Shape letters: B records, L tokens of a record, V tokens of the vocabulary, D parameters.
+# The embedding in which a model looks its tokens up, found by calling it with zeros, and with ones:
+# a table of vectors, an `nn.EmbeddingBag` or a parameter that is indexed by what changes.
 
 _EMBEDDING = ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq")
 _BAG = (
@@ -246,8 +240,7 @@ def _shares(value: Tensor, table: Tensor) -> bool:
 
 
 _AT_ONCE = 2**21  # numbers of one layer's rows that are held at once
-_SAME = 1e-9  # relative difference of float64 rows that are one
-_MATRIX = 2
+_SAME, _MATRIX = 1e-9, 2  # relative difference of float64 rows that are one; dimensions
 _RANK = 1e-10  # of the largest singular value: a direction that is spanned, in float64
 
 
@@ -324,6 +317,17 @@ def token_loss(logits: Tensor, tokens: Tensor, labels: Tensor) -> Tensor:
     last = held.sum(dim=1, keepdim=True) - 1
     following = tokens.roll(-1, dims=1).scatter(1, last, labels[:, None])
     return cross_entropy(logits[held], following[held], reduction="sum") / tokens.numel()
+
+
+def sent_of(network: Network, tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The gradient of a batch (B, L) under labels (B,), by those parameters that it reaches."""
+    owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
+    with twice_differentiable():
+        logits = functional_call(network.model, owned, (tokens,))
+        one = logits.shape[-1] == 1  # whose cross-entropy is 0
+        loss = logits.mean() if one else token_loss(logits, tokens, labels)
+    slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
+    return {k: v for k, v in zip(owned, slopes, strict=True) if v is not None}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -516,11 +520,7 @@ def faithful(
     if padded and network.table.padding is not None:
         tokens[:, -1] = network.table.padding
     labels = torch.randint(classes, (records,), generator=generator)
-    owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
-    with twice_differentiable():
-        loss = token_loss(functional_call(network.model, owned, (tokens,)), tokens, labels)
-    slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
-    gradients = {k: v for k, v in zip(owned, slopes, strict=True) if v is not None}
+    gradients = sent_of(network, tokens, labels)
     found = []
     held = [layer for layer in layers if layer.parameter in gradients]
     for rows, group in fed_alike(held, rows_of(network, held, tokens) if held else []):

@@ -35,7 +35,7 @@ from .certificate import PRIOR, TOKENS, Certificate, TokenReconstruction, certif
 from .explainer import ANY, SCALED, UNKNOWN, Batch, Explainer, ends, likely_labels
 from .layers import Network, Table, faithful, linear_layers, network_of, token_table
 from .noisy import noisy_tokens, refined
-from .windows import texts_of, windows_of
+from .windows import joined_by, texts_of, windows_of
 
 _EXPLAINED = 1e-4  # residual up to which a batch explains a gradient of float32
 _FILLED = (
@@ -52,6 +52,8 @@ _OTHER_LOSS = {
     ),
 }
 _ZERO = "every number of the gradient is 0, so that it shows nothing of a batch"
+_SHARE = 0.05  # of the gradient of each parameter, that a batch leaves at most
+_PART = "the batch that was found makes the large numbers of the gradient, and not the small ones"
 _UNSEEN = "another token at some place sends the same gradient, so that not every place is known"
 _ENDS = "texts end before the length that is declared, and places behind count for nothing"
 _ENDED = 24  # texts that end earlier and are tried
@@ -290,9 +292,13 @@ def _exact(
         if len(known) + (table.padding is not None) >= table.vocabulary:
             known, why = (), _FILLED
         return _undecided(seen, known, length=length, why=why, windows=windows)
+    if not _explains_all(explainer, batch, rounding=rounding):
+        return _undecided(seen, known, length=length, why=_PART, windows=windows)
     # What is said to be known is what no other batch that is tried explains.
     batch = _in_order(batch, labels)
     certificate = certified(explainer, batch, held=candidates, table=table, generator=generator)
+    if windows and not all(joined_by(windows, text) for text in batch.tokens.tolist()):
+        certificate = replace(certificate, order=False)
     if network.follows and not sees_far(network):  # texts exchange what follows on a token
         certificate = replace(certificate, order=False, membership=seen.records == 1)
     # Of an embedding without a derivative, as below weights of zero, no row tells a token.
@@ -325,6 +331,21 @@ def _exact(
         windows=() if decided == "sequences" else windows,
     )
     return _with_last(found, length=length) if ended else found
+
+
+def _explains_all(explainer: Explainer, batch: Batch, *, rounding: float) -> bool:
+    """Whether a batch makes the gradient of every parameter, small ones too, but for rounding."""
+    seen = explainer.observation
+    [sent], [held] = explainer.sent(batch.tokens, batch.labels)[:1], seen.gradient[:1]
+    least = _ROUNDED * rounding * float(held.norm())
+    return all(
+        float((part - own).norm()) <= max(_SHARE * float(own.norm()), least)
+        for part, own in zip(
+            unflatten(explainer.model, sent).values(),
+            unflatten(explainer.model, held).values(),
+            strict=True,
+        )
+    )
 
 
 def _explaining(

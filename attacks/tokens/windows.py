@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -25,17 +25,18 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..problem.observation import twice_differentiable
-from .layers import Network, token_loss
+from .layers import Network, sent_of
 
 _SAME = 1e-9  # relative difference of numbers of float64 that are one
 _FITS = 30.0  # times rounding: what the tokens' rows leave of a filter's gradient
+_MOST_LEFT = 0.01  # of it, where rows are nearly dependent
 _WEAK = 1e-3  # of the largest weight of a filter: what is read as one
 _EQUAL = 1e-5  # of the largest weight of a filter: weights of one window differ by less
 _APART = 4e-5  # of the same: weights of two windows differ by more
 _COUNTS = 16  # of windows that may be added up
 _RATIO = 1e-4  # relative, of two weights to that of two counts
 _RANK = 1e-4  # of the largest singular value: rows of tokens that are independent
-_PROBES = 4  # batches on which it is tried whether windows are read right
+_PROBES = 8  # batches on which it is tried whether windows are read right
 _PIECES = 300  # that are put together at most
 _TRIES = 100  # ways to do so
 
@@ -58,22 +59,24 @@ class _Filters:
 
 
 class _Convolutions(TorchFunctionMode):
-    """Notes the weight, the inputs and the options of every convolution."""
+    """Notes the weight and the inputs of every convolution, and whether it reads neighbours."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[Tensor, Tensor, int]] = []
+        self.found: list[tuple[Tensor, Tensor, bool]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named = dict(kwargs or {})
         if func in (functional.conv1d, functional.conv2d, torch.conv1d, torch.conv2d):
             names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
             given = {**dict(zip(names, args, strict=False)), **named}
-            self.found.append((given["weight"], given["input"].detach(), given.get("groups", 1)))
+            apart = given.get("dilation", 1)
+            plain = given.get("groups", 1) == 1 and apart in (1, (1,), (1, 1), [1], [1, 1])
+            self.found.append((given["weight"], given["input"].detach(), plain))
         return func(*args, **named)
 
 
-def _convolutions(network: Network, tokens: Tensor) -> list[tuple[Tensor, Tensor, int]]:
+def _convolutions(network: Network, tokens: Tensor) -> list[tuple[Tensor, Tensor, bool]]:
     watch = _Convolutions()
     with torch.no_grad(), twice_differentiable(), watch:
         functional_call(network.model, dict(network.values), (tokens,))
@@ -83,34 +86,34 @@ def _convolutions(network: Network, tokens: Tensor) -> list[tuple[Tensor, Tensor
 def _filters(network: Network, tokens: Tensor) -> list[tuple[_Filters, Tensor]]:
     """Convolutions that are fed each token's row at its place, and the rows (S, m) of tokens (S,).
 
-    The row of a token is the same at every place, and no place but its own changes with it.
+    Whatever stands beside it, and one after the other.
     """
     names = {value.data_ptr(): name for name, value in network.values.items()}
-    length = network.length
-    other = tokens[:1].repeat(1 + length, length)
-    other[1:].diagonal().copy_(tokens[-1:].expand(length))
-    calls, each = (_convolutions(network, t) for t in (other, tokens[:, None].repeat(1, length)))
+    length, draw = network.length, torch.Generator().manual_seed(0)
+    # Two texts of one token each, all tokens in turn, and some at random.
+    alike = tokens[[0, -1], None].expand(2, length)
+    whole = functional.pad(tokens, (0, -len(tokens) % length), value=int(tokens[0]))
+    at = torch.randint(len(tokens), (_PROBES, length), generator=draw)
+    texts = torch.cat([alike, whole.reshape(-1, length), tokens[at]])
+    calls = _convolutions(network, texts)
     counts = Counter(weight.data_ptr() for weight, _, _ in calls)
     found = []
-    for (weight, fed, groups), (_, rows, _) in zip(calls, each, strict=True):
+    for weight, fed, plain in calls:
         name = names.get(weight.data_ptr())
-        once = counts[weight.data_ptr()] == 1 and groups == 1
+        once = counts[weight.data_ptr()] == 1 and plain and len(fed) == len(texts)
         if name is None or not once or network.values[name].shape != weight.shape:
             continue
-        if len(fed) != len(other) or len(rows) != len(tokens):
-            continue
-        moved = (fed[1:] - fed[:1]).abs() > _SAME * fed.abs().max()
         for axis in range(2, weight.ndim):
-            at = moved.movedim(axis, 1).flatten(2).any(dim=2)  # (L, places)
-            whole = all(
-                weight.shape[of] == fed.shape[of] for of in range(2, weight.ndim) if of != axis
-            )
-            places = at.double().argmax(dim=1)
-            if not whole or bool((at.sum(dim=1) != 1).any()) or len(places.unique()) < length:
+            if any(weight.shape[of] != fed.shape[of] for of in range(2, weight.ndim) if of != axis):
                 continue
-            by_place = rows.movedim(axis, 1).flatten(2)[:, places]  # (S, L, m)
-            if torch.allclose(by_place, by_place[:, :1].expand_as(by_place), rtol=1e-9):
-                found.append((_Filters(parameter=name, axis=axis), by_place[:, 0]))
+            by_place = fed.movedim(axis, 1).flatten(2)  # (texts, places, m)
+            moved = (by_place[0] != by_place[1]).any(dim=1).nonzero()[:, 0]
+            if len(moved) != length or int(moved[-1] - moved[0]) != length - 1:
+                continue
+            of_texts = by_place[2:, moved]
+            rows = of_texts[:-_PROBES].flatten(0, 1)[: len(tokens)]
+            if torch.allclose(of_texts[-_PROBES:], rows[at], rtol=_SAME, atol=1e-12):
+                found.append((_Filters(parameter=name, axis=axis), rows))
     return found
 
 
@@ -139,16 +142,16 @@ def windows_of(
     """
     if network.follows or len(tokens) < 2:
         return ()
-    layers = _filters(network, tokens)
+    layers, constant = _filters(network, tokens), set(network.table.constant)
+    names = [-1 if token in constant else token for token in tokens.tolist()]
     found = [
         window
         for layer, rows in layers
-        for window in _read(layer.gradient(gradients), rows, tokens, rounding=rounding)
+        for window in _read(layer.gradient(gradients), rows, names, rounding=rounding)
     ]
-    how: dict[str, int] = {"records": records, "classes": classes}
     if not found or _adds_up(network, classes=classes):
         return ()
-    if not _reads_right(network, layers, tokens, **how):
+    if not _reads_right(network, layers, tokens, records=records, classes=classes):
         return ()
     return _longest(found)
 
@@ -162,50 +165,44 @@ def _reads_right(
     classes: int,
 ) -> bool:
     """Whether of batches of known records no window is read that they do not hold."""
-    draw = torch.Generator().manual_seed(0)
+    draw, constant = torch.Generator().manual_seed(0), set(network.table.constant)
     for _ in range(_PROBES):
         few = torch.randperm(len(tokens), generator=draw)[: max(2, len(tokens) // 2)]
         at = few[torch.randint(len(few), (records, network.length), generator=draw)]
         batch = tokens[at]
-        sent = _sent(network, batch, torch.randint(classes, (records,), generator=draw))
+        sent = sent_of(network, batch, torch.randint(classes, (records,), generator=draw))
         for layer, rows in layers:
+            if layer.parameter not in sent:
+                continue
             weights = layer.gradient(sent)
             held = {w for row in batch.tolist() for w in _inside(row, weights.shape[1])}
-            if not held.issuperset(_read(weights, rows, tokens, rounding=1e-12, counts=True)):
+            read = _read(weights, rows, tokens.tolist(), rounding=1e-12, counts=True)
+            if not held.issuperset(run for run in read if not constant.intersection(run)):
                 return False
     return True
 
 
 def _adds_up(network: Network, *, classes: int) -> bool:
     """Whether filters hand on several windows of a record with one weight, as a mean does."""
-    words = [v for v in range(network.table.vocabulary) if v != network.table.padding]
+    every = [v for v in range(network.table.vocabulary) if v != network.table.padding]
+    looked = False
     for seed in range(_PROBES):
         draw = torch.Generator().manual_seed(seed)
-        row = torch.tensor(words)[torch.randperm(len(words), generator=draw)[: network.length]]
-        if len(row) < network.length:
-            row = row.repeat(1 + network.length // len(row))[: network.length]
-        sent = _sent(network, row[None], torch.randint(classes, (1,), generator=draw))
-        tokens = row.unique()
-        for layer, rows in _filters(network, tokens):
-            weights = _weights(layer.gradient(sent), rows, rounding=1e-12)
+        words = torch.tensor(every)[torch.randperm(len(every), generator=draw)[: network.length]]
+        for layer, rows in _filters(network, words):
+            few = words[: max(2, min(len(words), rows.shape[1] // 2))]  # whose rows are independent
+            text = few.repeat(1 + network.length // len(few))[: network.length]
+            sent = sent_of(network, text[None], torch.randint(classes, (1,), generator=draw))
+            if layer.parameter not in sent or not bool((slopes := layer.gradient(sent)).any()):
+                continue
+            looked = True
+            weights = _weights(slopes, rows[: len(few)], rounding=1e-12)
             most = weights.abs().amax(dim=(1, 2), keepdim=True)
             ordered = weights.sort(dim=2).values
             same = ordered.diff(dim=2).abs() <= _APART * most
-            if bool((same & (ordered[..., 1:].abs() > _WEAK * most)).any()):
+            if not len(weights) or bool((same & (ordered[..., 1:].abs() > _WEAK * most)).any()):
                 return True
-    return False
-
-
-def _sent(network: Network, batch: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """The gradient of a batch (B, L) under labels (B,), by parameter."""
-    owned = {name: value.clone().requires_grad_() for name, value in network.values.items()}
-    with twice_differentiable():
-        loss = token_loss(functional_call(network.model, owned, (batch,)), batch, labels)
-    slopes = torch.autograd.grad(loss, list(owned.values()), allow_unused=True)
-    return {
-        name: torch.zeros_like(owned[name]) if slope is None else slope
-        for name, slope in zip(owned, slopes, strict=True)
-    }
+    return not looked
 
 
 def _inside(row: Sequence[int], most: int) -> set[tuple[int, ...]]:
@@ -215,13 +212,12 @@ def _inside(row: Sequence[int], most: int) -> set[tuple[int, ...]]:
 
 
 def _read(
-    gradient: Tensor, rows: Tensor, tokens: Tensor, *, rounding: float, counts: bool = False
+    gradient: Tensor, rows: Tensor, names: Sequence[int], *, rounding: float, counts: bool = False
 ) -> list[tuple[int, ...]]:
-    """Windows in the gradient (O, k, m) of filters over tokens (S,) with rows (S, m).
+    """Windows in the gradient (O, k, m) of filters over S named tokens, -1 any, with rows (S, m).
 
     Those whose weights may be counts of one and the same are read if `counts`.
     """
-    names = tokens.tolist()
     weights = _weights(gradient, rows, rounding=rounding)
     return [run for own in weights for run in _by_weight(own, names, counts=counts)]
 
@@ -244,7 +240,7 @@ def _weights(gradient: Tensor, rows: Tensor, *, rounding: float) -> Tensor:
         weights = torch.zeros_like(along).scatter(2, nearest, along.gather(2, nearest)) / width
     left = (parts - weights @ rows).flatten(1).norm(dim=1)
     found[..., seen] = weights
-    return found[left <= max(_FITS * rounding * spread, _SAME)]
+    return found[left <= max(min(_FITS * rounding * spread, _MOST_LEFT), _SAME)]
 
 
 def _by_weight(weights: Tensor, names: Sequence[int], *, counts: bool) -> list[tuple[int, ...]]:
@@ -383,3 +379,22 @@ def _filled(
             rows.append(piece)
     whole = all(len(row) == length for row in rows)
     return rows if whole and len(rows) <= records else None
+
+
+def joined_by(windows: Collection[tuple[int, ...]], text: Sequence[int]) -> bool:
+    """Whether each two neighbours of a text stand in a window that is read.
+
+    Where two do not, what is before them may stand behind.
+
+    >>> joined_by([(4, 7), (7, 9)], [4, 7, 9]), joined_by([(4, 7)], [4, 7, 9])
+    (True, False)
+    """
+    most, windows = max(map(len, windows), default=0), set(windows)
+    pairs = {
+        at + step
+        for at in range(len(text))
+        for size in range(2, 1 + min(most, len(text) - at))
+        if tuple(text[at : at + size]) in windows
+        for step in range(size - 1)
+    }
+    return len(pairs) == len(text) - 1
