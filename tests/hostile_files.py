@@ -581,8 +581,8 @@ READERS = (
            lambda path: read_libsvm(path, features=3)),
     Reader("training/data/readers.py", ("bz2",), "a.svm.bz2", bz2.compress(_SVM),
            lambda path: read_libsvm(path, features=3)),
-    Reader("training/data/table.py", ("text",), "t.csv", CSV, _table("csv")),
-    Reader("training/data/table.py", ("parquet",), "t.parquet", _parquet(),
+    Reader("training/data/table_rows.py", ("text",), "t.csv", CSV, _table("csv")),
+    Reader("training/data/table_rows.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
     Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(

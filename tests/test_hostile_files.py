@@ -117,7 +117,7 @@ DECODES = (
 OUTSIDE = {
     "training/data/readers.py": "idx, LIBSVM and CIFAR-10 are read there, with the layer's bounds",
     "training/data/load.py": "digits, of the installed scikit-learn",
-    "training/data/table.py": "parquet is read there, with the layer's bounds",
+    "training/data/table_rows.py": "parquet is read there, with the layer's bounds",
     "training/graphs/topologies.py": "a matrix as text, of lines that are bounded before",
     "runs/run_file/hyper_parameters.py": "what it wrote itself a line before",
     "training/own/objects.py": "code that is imported",
@@ -185,6 +185,7 @@ WITHOUT_FILE = {
     "runs/run_file/build.py",  # a bound on memory
     "runs/sweep/sweep.py",  # that no folder is a link
     "training/data/quadratic.py",  # a bound on memory
+    "training/data/table.py",  # its own conversions, by tensor_archives.py
     "training/engine/tensor_file.py",  # the layer
     "training/models/parameters.py",  # a bound on memory
 }

@@ -22,7 +22,8 @@ from ...privacy.errors import InputError
 from ...privacy.formats.pictures import opened_picture
 from ...training.data.columns import Declared
 from ...training.data.readers import pictures_of
-from ...training.data.table import header_of, read_inputs, read_table
+from ...training.data.table import read_inputs, read_table
+from ...training.data.table_rows import header_of
 from ...training.engine.tensor_file import TensorFile, read_foreign
 from ...training.own.names import own_object
 from ..run_file.own_tables import Call

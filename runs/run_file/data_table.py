@@ -208,7 +208,7 @@ class DataTable(Table):
         if self.name not in _TABLES:
             return self
         if not self.columns:
-            from ...training.data.table import undeclared
+            from ...training.data.table_rows import undeclared
 
             raise undeclared(
                 Path(self.root or ""), form=self.name, separator=self.separator, target=self.target

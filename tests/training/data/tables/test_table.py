@@ -14,10 +14,11 @@ import torch
 
 from overhear.privacy.errors import InputError
 from overhear.training.data import table
-from overhear.training.data import table as parquet_rows
+from overhear.training.data import table_rows as parquet_rows
 from overhear.training.data.columns import declared
 from overhear.training.data.store import MappedStore
-from overhear.training.data.table import header_of, read_table, table_dataset, undeclared
+from overhear.training.data.table import read_table, table_dataset
+from overhear.training.data.table_rows import header_of, undeclared
 
 COLUMNS = {"age": [0, 120], "sex": ["f", "m"], "ill": ["no", "yes"]}
 GOOD = "age,sex,ill\n60,f,no\n30, m ,yes\n,x,no\n90,,yes\n"
