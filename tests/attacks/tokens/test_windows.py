@@ -157,6 +157,19 @@ def test_what_may_stand_elsewhere_in_a_text_is_moved_before_an_order_is_claimed(
     assert _false(seeds)[0] == list(seeds)
 
 
+@pytest.mark.parametrize("seed", [16, 57])
+def test_neighbours_that_no_window_joins_have_no_order(monkeypatch, seed):
+    def decided() -> tuple[str, bool]:
+        torch.manual_seed(seed)
+        net, x = Filters((2,), vocabulary=200, classes=2), torch.randint(200, (1, 14))
+        found = _found(net, x, _bce)
+        return found.decided, _rows(found.tokens) == _rows(x)
+
+    assert decided()[0] != "sequences"
+    monkeypatch.setattr(reconstruct_module, "joined_by", lambda *_: True)
+    assert decided() == ("sequences", False)
+
+
 def test_before_one_output_texts_are_compared_by_that_output(monkeypatch):
     def decided(seed: int) -> tuple[str, bool]:
         torch.manual_seed(seed)
