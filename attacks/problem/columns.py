@@ -219,7 +219,8 @@ def _apart(columns: Columns, observation: Observation, model: nn.Module) -> bool
     if not together:
         return True
     network = Behind(copy.deepcopy(model), columns)
-    h = columns.base.expand(2, -1)
+    draw = torch.Generator().manual_seed(0)
+    h = (columns.base + torch.randn(len(columns.base), generator=draw)).expand(2, -1)
     x = torch.zeros(2, len(columns.sizes)).to(columns.base)
     x[1, [j for group in together for j in group]] = 1
     with torch.no_grad():

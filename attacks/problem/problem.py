@@ -326,17 +326,12 @@ def check_repeatable(model: nn.Module, inputs: Tensor) -> None:
     >>> check_repeatable(nn.Dropout(0.5).eval(), torch.ones(2, 3))
     """
     twin = copied(model)
-    gathers = [
-        name
-        for name, layer in twin.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._NormBase)
-        and layer.training
-        and layer.track_running_stats
-    ]
-    if gathers:
-        raise InputError(
-            f"layer {gathers[0]!r} gathers running statistics, in training mode; call model.eval()"
-        )
+    for name, layer in twin.named_modules():
+        gathers = isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
+        if gathers and layer.training:
+            raise InputError(
+                f"layer {name!r} gathers running statistics, in training mode; call model.eval()"
+            )
     held = next((p for p in twin.parameters() if p.is_floating_point()), inputs)
     fed = inputs.to(held) if inputs.is_floating_point() else inputs.to(held.device)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):

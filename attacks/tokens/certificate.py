@@ -381,7 +381,11 @@ def _parts(
     stay, and there is room for others. A part that ends as it begins is a circle.
     """
     size, found = len(own), []
-    cuts = list(itertools.combinations(range(size + 1), 3))
+    if math.comb(size + 1, 3) <= 4 * most:
+        cuts = list(itertools.combinations(range(size + 1), 3))
+    else:  # of a long text some at random
+        drawn = [torch.randperm(size + 1, generator=generator)[:3] for _ in range(most // 4)]
+        cuts = [tuple(sorted(some.tolist())) for some in drawn]
     # What there is once, and what is put where parts meet, or at an end.
     less: list[tuple[list[list[int]], int]] = []
     for index in torch.randperm(len(cuts), generator=generator)[: most // 4].tolist():
@@ -397,11 +401,13 @@ def _parts(
     for first, last in itertools.combinations(range(size + 1), 2):
         if first == 0 or last == size or own[first] == own[last]:
             less.append(([own[:first], own[last:]], last - first))
-        if last < size and own[first] == own[last]:
+        if last < size and own[first] == own[last] and len(found) < 2 * most:
             around = own[first:last] * 2
-            turned = (around[at : at + last - first + 1] for at in range(1, last - first))
+            turned = (around[at : at + last - first + 1] for at in range(1, last - first)[:most])
             found += [own[:first] + part + own[last + 1 :] for part in turned]
     for index in torch.randperm(len(less), generator=generator)[:most].tolist():
+        if len(found) > 8 * most:
+            break
         parts, missing = less[index]
         text, meet = [*itertools.chain(*parts)], {*itertools.accumulate(map(len, parts)), 0}
         for place in range(len(text) + 1):

@@ -11,12 +11,12 @@ Shape letters: B records, L positions, S tokens, O filters, k places of a window
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,14 +41,8 @@ _PIECES = 300  # that are put together at most
 _TRIES = 100  # ways to do so
 
 
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class _Filters:
-    """One convolution over embedded tokens.
-
-    Attributes:
-        parameter: name of its weight.
-        axis: of the weight, along which it slides.
-    """
+class _Filters(NamedTuple):
+    """The weight of a convolution over embedded tokens, and its axis along which it slides."""
 
     parameter: str
     axis: int
@@ -279,13 +273,7 @@ def _counted(one: float, two: float) -> bool:
 
 def _known(window: Sequence[int]) -> list[tuple[int, ...]]:
     """Runs of a window whose tokens are known."""
-    runs: list[list[int]] = [[]]
-    for token in window:
-        if token >= 0:
-            runs[-1].append(token)
-        elif runs[-1]:
-            runs.append([])
-    return [tuple(run) for run in runs if run]
+    return [tuple(run) for known, run in itertools.groupby(window, lambda t: t >= 0) if known]
 
 
 def _longest(windows: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
