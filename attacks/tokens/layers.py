@@ -29,6 +29,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...privacy.errors import InputError
 from ...training.models.parameters import unflatten
+from ...training.models.recurrent import in_one
 from ..problem.columns import columns_of
 from ..problem.observation import twice_differentiable
 from ..problem.problem import copied
@@ -41,7 +42,6 @@ _BAG = (
     "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
     "per_sample_weights", "include_last_offset", "padding_idx",
 )  # fmt: skip
-_ROWS = 2  # dimensions of a table
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,8 +168,8 @@ def token_table(model: nn.Module, input_shape: Sequence[int]) -> Table | None:
 
 
 def dense(model: nn.Module) -> nn.Module:
-    """A copy of a model whose embeddings have dense gradients, as a file of them has."""
-    twin = copied(model)
+    """A copy in torch's own layers, whose embeddings have dense gradients, as of a file."""
+    twin = in_one(copied(model))
     for layer in twin.modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False
@@ -223,7 +223,7 @@ def _check_whole(one: _Looked, two: _Looked, *, length: int, name: str) -> None:
 
 
 def _check_plain(looked: _Looked, *, name: str) -> None:
-    if looked.table.ndim != _ROWS:
+    if looked.table.ndim != _MATRIX:
         raise InputError(
             f"embedding {name!r} has shape {tuple(looked.table.shape)}, must be (tokens, width)"
         )

@@ -23,6 +23,7 @@ from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError, describe
 from ..own.names import own_object
 from .networks import NETWORKS, Shape
+from .recurrent import stepwise, unsupported_recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,10 +158,9 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
                 raise InputError(f"layer {name!r} ({kind}) is random; remove it or set dropout=0")
             continue
         if isinstance(layer, nn.RNNBase) and not evaluated:
-            raise InputError(
-                f"layer {name!r} ({kind}) has no per-example gradient in torch's own form; use "
-                f"opacus.layers.DP{kind}, which takes the same weights"
-            )
+            reason = unsupported_recurrent(layer)
+            if reason is not None:
+                raise InputError(f"layer {name!r} ({kind}) {reason}")
 
 
 def frozen_as_buffers(network: nn.Module, kept: Collection[str]) -> nn.Module:
@@ -216,11 +216,13 @@ def with_batch_statistics(model: nn.Module) -> nn.Module | None:
 def copied(model: nn.Module) -> nn.Module:
     """A copy whose parameters are not differentiated by themselves, as each record is given one.
 
+    Its recurrent layers go step by step (`overhear.training.models.recurrent`).
+
     Raises:
         InputError: the network cannot be copied.
     """
     try:
-        return copy.deepcopy(model).requires_grad_(False)
+        return stepwise(copy.deepcopy(model).requires_grad_(False))
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code, too
@@ -323,12 +325,8 @@ def _check_own(
     validate_model(model.eval() if evaluated else model, evaluated=evaluated)
     _check_inputs(name, model)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
-    recurrent = any(isinstance(layer, nn.RNNBase) for layer in model.modules())
-    if recurrent and inputs.is_floating_point():
-        raise InputError(
-            f"model {name!r} feeds numbers to a recurrent layer, which is attacked behind an "
-            "embedding of tokens alone; use opacus.layers.DPLSTM or DPGRU, of the same weights"
-        )
+    if not evaluated or inputs.is_floating_point():
+        stepwise(model)  # what reads tokens behind torch's own form is an attack alone
     with torch.no_grad():
         logits = model(inputs)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
