@@ -131,6 +131,7 @@ def certified(
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),
         ("members", _crossed(batch) if explainer.follows else [], _TESTED),
         ("tokens", _mixed(batch.tokens) if under_any else [], _TESTED),
+        *(_aligned(explainer, batch.tokens, held, generator) if under_any else ()),
         ("tokens", _continued(batch, vocabulary) if explainer.follows else [], _REPLACED),
         ("ends", _resized(explainer, batch) if explainer.follows and length > 1 else [], _TESTED),
     )
@@ -370,6 +371,45 @@ def _moved(
             found.append(tokens.clone())
             found[-1][record] = torch.tensor(text)
     return ("order", order, _FEW), ("tokens", other, _FEW)
+
+
+def _aligned(
+    explainer: Explainer, tokens: Tensor, held: Candidates, generator: torch.Generator
+) -> tuple[tuple[str, list[Tensor], int], ...]:
+    """Batches with one record replaced by a text whose logits are on a line or plane of theirs.
+
+    Under any loss a network that sums what it makes of windows sends of these what it sends of the
+    batch. All texts of the possible tokens are tried where they are few, else parts elsewhere.
+    """
+    records, length = tokens.shape
+    if records < 2 or explainer.follows:
+        return ()
+    point, possible = explainer.observation.points[0, 0], held.tokens.tolist()
+    most = min(_PARTS, _PRODUCTS // (len(point) * length))
+    if len(possible) ** length <= most:
+        texts = list(itertools.product(possible, repeat=length))
+    else:
+        own = tokens.tolist()
+        each = [
+            _parts(t, possible[:_FILLS], most=most // records, generator=generator) for t in own
+        ]
+        texts = list({tuple(text) for some in each for text in some})
+    logits = explainer.logits(tokens)
+    axes = torch.linalg.svd(logits[1:] - logits[0], full_matrices=False)
+    axes = axes.Vh[axes.S.gt(_LINEAR * logits.norm())]
+    if not texts or len(axes) >= logits.shape[1]:
+        return ()
+    off = explainer.logits(torch.tensor(texts)) - logits[0]
+    off = (off - off @ axes.T @ axes).norm(dim=1)
+    rows = {tuple(row) for row in tokens.tolist()}
+    order: list[Tensor] = []
+    other: list[Tensor] = []
+    for at in (off <= _LINEAR * logits.norm()).nonzero()[:, 0].tolist():
+        for record, own in enumerate(tokens.tolist() if texts[at] not in rows else []):
+            found = order if sorted(texts[at]) == sorted(own) else other
+            found.append(tokens.clone())
+            found[-1][record] = torch.tensor(texts[at])
+    return ("order", order, _TESTED), ("tokens", other, _TESTED)
 
 
 def _parts(

@@ -194,7 +194,7 @@ def _adds_up(network: Network, *, classes: int) -> bool:
             most = weights.abs().amax(dim=(1, 2), keepdim=True)
             ordered = weights.sort(dim=2).values
             same = ordered.diff(dim=2).abs() <= _APART * most
-            if not len(weights) or bool((same & (ordered[..., 1:].abs() > _WEAK * most)).any()):
+            if not len(weights) or bool((same & (ordered[..., 1:] != 0)).any()):
                 return True
     return not looked
 
@@ -213,7 +213,8 @@ def _read(
     Those whose weights may be counts of one and the same are read if `counts`.
     """
     weights = _weights(gradient, rows, rounding=rounding)
-    return [run for own in weights for run in _by_weight(own, names, counts=counts)]
+    apart = max(_APART, rounding)
+    return [run for own in weights for run in _by_weight(own, names, apart, counts=counts)]
 
 
 def _weights(gradient: Tensor, rows: Tensor, *, rounding: float) -> Tensor:
@@ -233,21 +234,27 @@ def _weights(gradient: Tensor, rows: Tensor, *, rounding: float) -> Tensor:
         nearest = along.abs().argmax(dim=2, keepdim=True)
         weights = torch.zeros_like(along).scatter(2, nearest, along.gather(2, nearest)) / width
     left = (parts - weights @ rows).flatten(1).norm(dim=1)
-    found[..., seen] = weights
+    # What rounding makes of a token that is not there is no weight.
+    least = max(_WEAK, rounding * spread) * weights.abs().amax(dim=(1, 2), keepdim=True)
+    found[..., seen] = weights.where(weights.abs() > least, 0.0)
     return found[left <= max(min(_FITS * rounding * spread, _MOST_LEFT), _SAME)]
 
 
-def _by_weight(weights: Tensor, names: Sequence[int], *, counts: bool) -> list[tuple[int, ...]]:
-    """Windows of one filter: the tokens that stand at its places (k, S) under one weight."""
+def _by_weight(
+    weights: Tensor, names: Sequence[int], apart: float, *, counts: bool
+) -> list[tuple[int, ...]]:
+    """Windows of one filter: the tokens that stand at its places (k, S) under one weight.
+
+    Weights of two windows differ by a part `apart` of the largest, or none is read.
+    """
     most = float(weights.abs().max())
     places = [
-        [(names[at], float(own[at])) for at in (own.abs() > _WEAK * most).nonzero()[:, 0].tolist()]
-        for own in weights
+        [(names[at], float(own[at])) for at in own.nonzero()[:, 0].tolist()] for own in weights
     ]
     every = [weight for _, weight in max(places, key=len)]
     for at, one in enumerate(every):
         for two in every[:at]:
-            if abs(one - two) <= _APART * most or (not counts and _counted(one, two)):
+            if abs(one - two) <= apart * most or (not counts and _counted(one, two)):
                 return []
     windows = {weight: [-1] * len(places) for weight in every}
     for place, held in enumerate(places):

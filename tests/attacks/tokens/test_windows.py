@@ -52,7 +52,7 @@ def _bce(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.binary_cross_entropy_with_logits(logits, target)
 
 
-def _found(model: Filters, x: Tensor, loss=functional.cross_entropy) -> TokenReconstruction:
+def _found(model: nn.Module, x: Tensor, loss=functional.cross_entropy) -> TokenReconstruction:
     classes = model.head.out_features
     y = torch.arange(len(x)) % classes
     return reconstruct_tokens(
@@ -215,3 +215,44 @@ def test_nothing_is_claimed_of_a_text_behind_filters_that_is_not_there():
     assert wrong == []
     assert decided >= 36
     assert runs >= 100
+
+
+def test_what_rounding_makes_of_tokens_that_are_not_there_is_no_window(monkeypatch):
+    def wrong(seed: int) -> bool:
+        draw = torch.Generator().manual_seed(seed)
+        rows = torch.randn(12, 16, generator=draw, dtype=torch.float64)
+        held = torch.randint(12, (3,), generator=draw)
+        held[1:] = held[0] if seed % 2 else held[1:]
+        sent = rows[held].bfloat16().double()[None]
+        read = windows._read(sent, rows, list(range(12)), rounding=2.0**-8)
+        return not windows._inside(held.tolist(), 3).issuperset(read)
+
+    assert not any(map(wrong, range(200)))
+    # A finer rounding than was done is taken for windows.
+    read = windows._weights
+    monkeypatch.setattr(windows, "_weights", lambda g, r, rounding: read(g, r, rounding=4e-4))
+    assert any(map(wrong, range(200)))
+
+
+class _Sums(nn.Module):
+    """A sum over windows of two tokens, each through a layer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.inner, self.head = nn.Embedding(40, 32), nn.Linear(64, 4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.inner(self.words(x).unfold(1, 2, 1).flatten(2)).tanh().sum(1))
+
+
+def test_two_records_on_one_line_of_outputs_are_not_claimed_under_any_loss(monkeypatch):
+    def decided(seed: int) -> tuple[str, bool]:
+        torch.manual_seed(seed)
+        model, x = _Sums(), torch.randint(2, (2, 8))
+        found = _found(model, x, loss=_bce)
+        return found.decided, _rows(found.tokens) == _rows(x.sort(dim=1).values)
+
+    assert decided(16) == ("multisets", True)
+    assert decided(21)[0] == "set"
+    monkeypatch.setattr(certificate, "_aligned", lambda *_: ())
+    assert decided(21) == ("multisets", False)
