@@ -379,21 +379,21 @@ def _aligned(
     """Batches with one record replaced by a text whose logits are on a line or plane of theirs.
 
     Under any loss a network that sums what it makes of windows sends of these what it sends of the
-    batch. All texts of the possible tokens are tried where they are few, else parts elsewhere.
+    batch. All texts of the possible tokens are tried where they are few, else parts of a record
+    elsewhere, and runs of its tokens.
     """
     records, length = tokens.shape
     if records < 2 or explainer.follows:
         return ()
     point, possible = explainer.observation.points[0, 0], held.tokens.tolist()
     most = min(_PARTS, _PRODUCTS // (len(point) * length))
+    if most < 2 * records:
+        return ()
     if len(possible) ** length <= most:
         texts = list(itertools.product(possible, repeat=length))
     else:
-        own = tokens.tolist()
-        each = [
-            _parts(t, possible[:_FILLS], most=most // records, generator=generator) for t in own
-        ]
-        texts = list({tuple(text) for some in each for text in some})
+        texts = [t for own in tokens.tolist() for t in _drawn(own, most // records, generator)]
+        texts = list({tuple(text) for text in texts})
     logits = explainer.logits(tokens)
     axes = torch.linalg.svd(logits[1:] - logits[0], full_matrices=False)
     axes = axes.Vh[axes.S.gt(_LINEAR * logits.norm())]
@@ -410,6 +410,20 @@ def _aligned(
             found.append(tokens.clone())
             found[-1][record] = torch.tensor(texts[at])
     return ("order", order, _TESTED), ("tokens", other, _TESTED)
+
+
+def _drawn(own: list[int], most: int, generator: torch.Generator) -> list[list[int]]:
+    """Texts of a record's tokens: with a part elsewhere, and with runs of any length."""
+    words, size = torch.tensor(own).unique(), len(own)
+    weights = torch.rand(most // 2, len(words), generator=generator) + 1e-3
+    fresh = words[torch.multinomial(weights, size, replacement=True, generator=generator)]
+    goes_on = torch.rand(fresh.shape, generator=generator) < torch.rand(
+        len(fresh), 1, generator=generator
+    )
+    for at in range(1, size):
+        fresh[:, at] = torch.where(goes_on[:, at], fresh[:, at - 1], fresh[:, at])
+    moved = _parts(own, words.tolist()[:_FILLS], most=most // 2, generator=generator)
+    return [*moved, *fresh.tolist()]
 
 
 def _parts(
