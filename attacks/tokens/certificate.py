@@ -392,8 +392,8 @@ def _aligned(
     if len(possible) ** length <= most:
         texts = list(itertools.product(possible, repeat=length))
     else:
-        texts = [t for own in tokens.tolist() for t in _drawn(own, most // records, generator)]
-        texts = list({tuple(text) for text in texts})
+        drawn = [_drawn(own, most // records, generator) for own in tokens.tolist()]
+        texts = list({tuple(text) for some in drawn for text in some})
     logits = explainer.logits(tokens)
     axes = torch.linalg.svd(logits[1:] - logits[0], full_matrices=False)
     axes = axes.Vh[axes.S.gt(_LINEAR * logits.norm())]
