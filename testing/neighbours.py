@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 from ..attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
-from ..attacks.checks.secrecy import frozen
+from ..attacks.checks.secrecy import HoldingModules, frozen
 from ..attacks.foreign.own_training import check_dataset
 from ..privacy._validate import within
 from ..privacy.errors import InputError, InputTypeError
@@ -251,9 +251,9 @@ class _Replays:
     ) -> None:
         self._train, self._data, self._seed = train, data, seed
         self._clip, self._scale = clip, scale
-        self.trainings, self.remarks, self._by_hand = 0, dict[str, str](), False
+        self.remarks, self._by_hand, self._holding = dict[str, str](), False, HoldingModules()
         self._leak = self._open = self._worst = ""
-        self._public = self._compared = 0
+        self.trainings = self._public = self._compared = 0
         self._in: list[int] = []  # releases that each record was in
         self._batches, self._adds = Finding(), dict[str, list[NDArray[Any]]]()
         self._ratio, self._moved = 0.0, set[tuple[int, str]]()  # of which release, and where in it
@@ -274,7 +274,8 @@ class _Replays:
         self.trainings += 1
         tape, data = Tape(first, self._by_hand), self._data.replaced(records, less=less)
         namespace = getattr(getattr(self._train, "func", self._train), "__globals__", {})
-        held = frozen(namespace, seed=self._seed if entropy is None else entropy)
+        seed = self._seed if entropy is None else entropy
+        held = frozen(namespace, seed=seed, holding=self._holding)
         try:
             with (
                 warnings.catch_warnings(),

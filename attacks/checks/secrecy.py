@@ -34,8 +34,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -91,20 +91,42 @@ def _seed_torch(seed: int) -> None:
         torch.default_generator.manual_seed(seed)
 
 
+class HoldingModules:
+    """Names of the user's modules, of no installed package, that hold one of some things."""
+
+    def __init__(self) -> None:
+        self._loaded, self._found = 0, list[dict[str, Any]]()
+
+    def of(self, real: Set[int]) -> list[dict[str, Any]]:
+        """The names of those that hold a thing with one of these ids."""
+        if len(sys.modules) != self._loaded:  # the first time, and once others are loaded
+            self._loaded = len(sys.modules)
+            theirs = (
+                vars(module)
+                for name, module in list(sys.modules.items())
+                if name.partition(".")[0] not in sys.stdlib_module_names
+                and "site-packages" not in str(getattr(module, "__file__", None))
+                and hasattr(module, "__dict__")
+            )
+            self._found = [of for of in theirs if not real.isdisjoint(map(id, list(of.values())))]
+        return self._found
+
+
 @contextlib.contextmanager
-def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
+def frozen(
+    namespace: dict[str, Any], *, seed: int | None, holding: HoldingModules | None = None
+) -> Iterator[None]:
     """Everything in one state; of real entropy, where there is no seed, the clocks alone.
 
-    The namespace is that of the user's function, where it is in no module.
+    The namespace is that of the user's function, where it is in no module; `holding` may be kept.
     """
     stream = np.random.default_rng(random.SystemRandom().getrandbits(64) if seed is None else seed)
     stand_ins = dict(_stand_ins(stream))
     taken = {id(getattr(*place)): stand_in for place, stand_in in stand_ins.items()}
-    spaces = _theirs(len(sys.modules))
+    spaces = [*(holding or HoldingModules()).of(taken.keys()), namespace]
     held = [
         (space, name, of)
-        for space in {id(space): space for space in [*spaces, namespace]}.values()
-        if not taken.keys().isdisjoint(map(id, list(space.values())))  # in most is none
+        for space in {id(space): space for space in spaces}.values()
         for name, of in list(space.items())
         if id(of) in taken
     ]
@@ -116,18 +138,6 @@ def frozen(namespace: dict[str, Any], *, seed: int | None) -> Iterator[None]:
         finally:
             for space, name, of in held:
                 space[name] = of
-
-
-@cache
-def _theirs(_: int) -> list[dict[str, Any]]:
-    """Names of the user's modules, where stand-ins may be held: of no installed package."""
-    return [
-        vars(module)
-        for name, module in list(sys.modules.items())
-        if name.partition(".")[0] not in sys.stdlib_module_names
-        and "site-packages" not in str(getattr(module, "__file__", None))
-        and hasattr(module, "__dict__")
-    ]
 
 
 def _stand_ins(stream: np.random.Generator) -> Iterator[tuple[Place, Any]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+import types
 from pathlib import Path
 
 import numpy as np
@@ -206,15 +207,19 @@ def test_noise_of_any_generator_is_repeated_and_new_with_other_entropy(draw):
     assert [found["releases"].passed, found["secrecy"].passed] == [True, True]
 
 
-def test_randomness_is_put_back():
+def test_randomness_is_put_back(monkeypatch):
     before = os.urandom, time.time, torch.get_rng_state()
+    held = types.ModuleType("held")
+    held.clock = time.time
+    monkeypatch.setitem(sys.modules, "held", held)
     with frozen(globals(), seed=1):
+        assert held.clock is time.time is not before[1]
         drawn = os.urandom(4), time.time(), os.getrandom(4), torch.rand(2)
         assert isinstance(dt.datetime.now(), dt.datetime)
     with frozen(globals(), seed=1):
         assert os.urandom(4) == drawn[0]
         assert (time.time(), os.getrandom(4)) == drawn[1:3]
-    assert (os.urandom, time.time) == before[:2]
+    assert (os.urandom, time.time, held.clock) == (*before[:2], before[1])
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
