@@ -154,7 +154,7 @@ class _Run:
         bases = {id(part.base): part.base for part in self._parts}
         self._views = {key: LocalViews(base) for key, base in bases.items()}
         different = {id(part.trace): part.trace for part in self._parts}
-        self._residues = [Residues(one) for one in different.values()]
+        self._residues = [Residues.of(one) for one in different.values()]
 
     def worst_of(self, adversaries: Sequence[Adversary]) -> JointSensitivity:
         """The one that costs most; where none is worst in every round, the worst of each round."""

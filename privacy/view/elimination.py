@@ -46,6 +46,7 @@ CUT = 1e-12  # noise below this share of its row is no noise; the bound is relat
 ROUNDING = 256 * np.finfo(float).eps  # share of what was added up that rounding may leave
 _CORE_LIMIT = 20_000  # rows of entangled noise that a dense decomposition is asked to hold
 _SOURCES_A_ROW = 1.5  # beyond these they are made fewer
+_FEW = 2**12  # entries of noise that are looked at all at once
 _NAMED = 8  # messages of one combination: enough to name what cancels
 
 
@@ -243,16 +244,31 @@ def apart(noise: csr_array | np.ndarray) -> list[np.ndarray]:
     >>> [rows.tolist() for rows in apart(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]))]
     [[0, 2], [1]]
     """
-    from scipy.sparse import coo_array, csr_array
-    from scipy.sparse.csgraph import connected_components
+    if isinstance(noise, np.ndarray) and noise.size <= _FEW:
+        label = _least_linked(noise)
+    else:
+        from scipy.sparse import coo_array, csr_array
+        from scipy.sparse.csgraph import connected_components
 
-    held = coo_array(noise)
-    count, (at, to) = sum(held.shape), held.coords
-    links = csr_array((held.data != 0, (at, held.shape[0] + to)), shape=(count, count))
-    label = connected_components(links, directed=False)[1][: held.shape[0]]
+        held = coo_array(noise)
+        count, (at, to) = sum(held.shape), held.coords
+        links = csr_array((held.data != 0, (at, held.shape[0] + to)), shape=(count, count))
+        label = connected_components(links, directed=False)[1][: held.shape[0]]
     order = np.argsort(label, kind="stable")
     ends = np.flatnonzero(np.diff(label[order])) + 1
     return [rows for rows in np.split(order, ends) if len(rows)]
+
+
+def _least_linked(noise: np.ndarray) -> np.ndarray:
+    """(rows,) the first row that each is linked with; of few rows, in a few passes over all."""
+    (at, to), label = noise.nonzero(), np.arange(len(noise))
+    while True:
+        of_source, least = np.full(noise.shape[1], len(noise)), label.copy()
+        np.minimum.at(of_source, to, label[at])
+        np.minimum.at(least, at, of_source[to])
+        if (least == label).all():
+            return label
+        label = least[least]
 
 
 def small_entries(contributions: np.ndarray) -> np.ndarray:

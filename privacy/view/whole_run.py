@@ -332,11 +332,11 @@ class StreamedView:
         """
         from scipy.sparse import csr_array
 
-        of = csr_array(rows.carried)
+        size_of = abs(of := csr_array(rows.carried))
         response = np.hstack([of @ self._response, rows.contributions])
-        size = np.hstack([abs(of) @ abs(self._response), abs(rows.contributions)])
+        size = np.hstack([size_of @ abs(self._response), abs(rows.contributions)])
         noise = np.hstack([of @ self._noise, rows.noise])
-        carried_noise = abs(of) @ np.linalg.norm(self._noise, axis=1)
+        carried_noise = size_of @ np.linalg.norm(self._noise, axis=1)
         noise[:, : self._noise.shape[1]][
             abs(noise[:, : self._noise.shape[1]]) < carried_noise[:, None] * ROUNDING
         ] = 0.0
@@ -490,8 +490,7 @@ def largest_apart(blocks: Array, own: Array, rounds: Array, b: int) -> float:
     """A bound on the sum over rounds of which two are at least b apart.
 
     Args:
-        blocks: as of `largest_most`.
-        own: likewise.
+        blocks, own: as of `largest_most`.
         rounds: (T,) the numbers of the rounds, rising.
         b: how far apart they are, from 1.
     """

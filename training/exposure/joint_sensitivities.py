@@ -168,7 +168,7 @@ class _Run:
         self._bases = list({id(part.base): part.base for part in self._parts}.values())
         # Of every round by itself: one that is another's but for a scale may lose more.
         different = {id(part.trace): part.trace for part in self._parts}
-        self._residues = [Residues(one) for one in different.values()]
+        self._residues = [Residues.of(one) for one in different.values()]
         self._last: tuple[Adversary, list[View]] | None = None
 
     @property

@@ -87,25 +87,27 @@ class _Released(NamedTuple):
 
 
 class Residues:
-    """The residues of one traced round.
+    """The residues of one traced round."""
 
-    Args:
-        whole_run: whether all rounds are accounted for together, so that histories, and fields of
-            the state that hold data without noise, are carried on and not seen.
-    """
-
-    def __init__(self, trace: RoundTrace, *, whole_run: bool = False) -> None:
-        self._trace, self._record, self._whole_run = trace, trace.record, whole_run
+    def __init__(self, trace: RoundTrace) -> None:
+        self._trace, self._record = trace, trace.record
         self._contributions = columns_of(trace, Contributions)
         groups = [g for g in trace.groups if isinstance(g, Contributions)]
         self._owners = np.concatenate([np.zeros(0, dtype=int), *(g.owners for g in groups)])
-        self._sent = np.concatenate(
-            [np.zeros(0, dtype=int)]
-            + [np.arange(g.start, g.start + g.size) for g in trace.messages]
-        )
 
-    def check(self, adversary: Adversary) -> None:
+    @classmethod
+    def of(cls, trace: RoundTrace) -> Residues:
+        """Those of a round, whose matrices are made once for all adversaries."""
+        trace.residues = trace.residues or cls(trace)
+        return trace.residues
+
+    def check(self, adversary: Adversary, *, whole_run: bool = False) -> None:
         """Refuse an adversary who sees a residue with too little noise that it does not know.
+
+        Args:
+            adversary: who sees.
+            whole_run: whether all rounds are accounted for together, so that histories, and fields
+                of the state that hold data without noise, are carried on and not seen.
 
         Raises:
             UnsupportedView: it does.
@@ -114,14 +116,14 @@ class Residues:
             return
         if adversary.sees is Sees.ONE_MESSAGE:  # whichever it is, it crosses a link
             adversary = Adversary(name=adversary.name, sees=Sees.LINKS)
-        seen, message = self._masks(adversary)
+        seen, message = self._masks(adversary, whole_run=whole_run)
         noise = self._trace.unknown_noise(adversary)
         found = self._through_messages(seen, message, noise)
         if self._record.cancelled:
             found += self._in_the_step(seen, message, noise, own=adversary.agents)
         if all(adversary.agents.issuperset(one.owners.tolist()) for one in found):
             return
-        exposed = self._exposed(adversary)
+        exposed = self._exposed(adversary, whole_run=whole_run)
         for row, owners, late in sorted(found, key=lambda one: one.late):
             for victim in sorted(set(owners.tolist()) - adversary.agents - exposed):
                 what, remedy = _LATE if late else _CANCELS
@@ -132,7 +134,7 @@ class Residues:
                     "x + (change + noise)"
                 )
 
-    def _masks(self, adversary: Adversary) -> tuple[np.ndarray, np.ndarray]:
+    def _masks(self, adversary: Adversary, *, whole_run: bool) -> tuple[np.ndarray, np.ndarray]:
         """Which released rows the adversary sees, and which columns are messages that it sees."""
         seen = np.ones(self._released.rows.shape[0], dtype=bool)
         message = np.zeros(self._trace.columns, dtype=bool)
@@ -146,7 +148,7 @@ class Residues:
                 mask = g.crossing
             seen[place : place + g.size] = message[g.start : g.start + g.size] = mask
             place += g.size
-        if self._whole_run:
+        if whole_run:
             place += sum(rows.shape[0] for _, rows in self._record.closure)
             for field, rows in self._record.end_state.items():
                 if field in self._record.secrets or self._is_history(field):
@@ -274,15 +276,21 @@ class Residues:
         """
         passed, place = np.zeros(self._trace.columns), 0
         found = own.copy()
-        for g in self._trace.messages:
+        for g, sizes in zip(self._trace.messages, self._sizes, strict=False):
             hidden = np.where(message, 0.0, passed)[: g.rows.shape[1]]
-            found[place : place + g.size] += abs(g.rows) @ hidden
+            found[place : place + g.size] += sizes @ hidden
             mine = found[place : place + g.size]
             passed[g.start : g.start + g.size] = mine * (mine > floor[place : place + g.size])
             place += g.size
-        rest = self._released.rows[place:]
-        found[place:] += abs(rest) @ np.where(message, 0.0, passed)
+        found[place:] += self._sizes[-1] @ np.where(message, 0.0, passed)
         return found
+
+    @cached_property
+    def _sizes(self) -> list[csr_array]:
+        """Absolute values of the rows of each group of messages, and of the other ones."""
+        messages = self._trace.messages
+        rest = self._released.rows[sum(g.size for g in messages) :]
+        return [abs(rows) for rows in (*(g.rows for g in messages), rest)]
 
     def _owners_of(self, rows: csr_array) -> np.ndarray:
         """Whose data entered rows, whether it cancels or not."""
@@ -450,9 +458,9 @@ class Residues:
             reach.eliminate_zeros()
         return self._owners_of(reach)
 
-    def _exposed(self, adversary: Adversary) -> set[int]:
+    def _exposed(self, adversary: Adversary, *, whole_run: bool) -> set[int]:
         """Whose data the adversary sees without noise in any case."""
-        view = self._trace.view(adversary, end_state=not self._whole_run)
+        view = self._trace.view(adversary, end_state=not whole_run)
         found = set[int]()
         for victim in set(self._owners.tolist()) - adversary.agents:
             for columns, bounds, _ in self._trace.of_victim(victim).values():

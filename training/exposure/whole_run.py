@@ -99,10 +99,8 @@ def whole_run_joint_sensitivities(
         traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as in `joint_sensitivities`.
         participation: "every", a pattern, at most so many rounds, or the rounds themselves.
-        sampling_rate: as in `InAllRounds`.
         victim: the agent whose record is at risk; None searches the worst one.
-        encrypted: as in `InAllRounds`.
-        amplified: as in `InAllRounds`.
+        sampling_rate, encrypted, amplified: as in `InAllRounds`.
 
     Raises:
         ValueError: participation that is no number of rounds of the run.
@@ -161,13 +159,11 @@ def _worst(every: Sequence[_Found]) -> JointSensitivity:
 
 
 def _of_each(
-    traces: AlgorithmTrace,
-    asked: Sequence[tuple[Adversary, Sequence[int]]],
-    how: InAllRounds,
+    traces: AlgorithmTrace, asked: Sequence[tuple[Adversary, Sequence[int]]], how: InAllRounds
 ) -> list[_Found]:
     """Of every pair of an adversary and a victim."""
     different = {id(part): part for part in (traces.start, *(part for part, _ in traces.rounds))}
-    residues = [Residues(part, whole_run=True) for part in different.values()]
+    residues = [Residues.of(part) for part in different.values()]
     every: list[_Found] = []
     for who, victims in asked:
         if who.sees is Sees.ONE_MESSAGE:
@@ -176,7 +172,7 @@ def _of_each(
             continue
         effective = effective_of(who, encrypted=how.encrypted)
         for of_part in residues:
-            of_part.check(effective)
+            of_part.check(effective, whole_run=True)
         every += _of(traces, who, victims, effective=effective, how=how)
     return every
 

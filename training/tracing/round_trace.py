@@ -23,7 +23,7 @@ from ...privacy.view.elimination import in_round, leak_sentence
 from ...privacy.view.view import View
 from .linear_forms import Contributions, Known, Messages, NoiseSources
 from .record import RoundRecord
-from .sparse_rows import pruned, widened
+from .sparse_rows import pruned, stacked, widened
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -74,6 +74,7 @@ class RoundTrace:
         self.record, self.unit = record, unit
         self.scale_of: tuple[RoundTrace, float] | None = None
         self.local_views: Any = None  # once they are asked for
+        self.residues: Any = None  # likewise
         self.groups = record.groups
         self.blames = record.blames
         self.vectors = record.vectors()
@@ -111,16 +112,15 @@ class RoundTrace:
             if not len(hidden):
                 continue
             columns = group.start + hidden
-            weight = csr_array(rows[:, columns])
+            weight = rows[:, columns]
             if not weight.nnz:
                 continue
             # Take its columns out, and put what it holds in their place with their weight.
             mask = np.ones(width)
             mask[columns] = 0.0
             rest = csr_array(rows.multiply(mask[None, :]))
-            held = widened(csr_array(group.rows[hidden]), width)
-            total = csr_array(rest + weight @ held)
-            rows = pruned(total, csr_array(abs(rest) + abs(weight) @ abs(held)))
+            held = widened(group.rows[hidden], width)
+            rows = pruned(rest + weight @ held, abs(rest) + abs(weight) @ abs(held))
         return rows
 
     def view(self, adversary: Adversary, *, end_state: bool = True) -> View:
@@ -145,8 +145,6 @@ class RoundTrace:
         Without `end_state` the state that the step returns counts as carried on, not as seen; if
         not `closed` messages alone do, so that what leaks is sure to be shown, and nothing else is.
         """
-        from scipy.sparse import csr_array, vstack
-
         # Which messages the adversary sees: a mask of each group, by where the group starts.
         if adversary.sees is Sees.LINKS:
             masks = {g.start: g.crossing for g in self.messages}
@@ -158,11 +156,11 @@ class RoundTrace:
             raise UnsupportedView(f"{adversary.name} has no closed view; use single_message")
 
         # What these messages hold. Of very many, a name each would be slow and read by nobody.
-        parts: list[Any] = [csr_array((0, self.columns))]
+        parts: list[csr_array] = []
         names: list[str] = []
         for g in self.messages:
             seen = np.flatnonzero(masks[g.start])
-            parts.append(widened(csr_array(g.rows[seen]), self.columns))
+            parts.append(g.rows[seen])
             names += [g.name(int(i)) for i in seen] if len(seen) <= 10_000 else [g.kind] * len(seen)
 
         # The values through which the past acts on the future; see the head of this module.
@@ -173,9 +171,9 @@ class RoundTrace:
                 for field, matrix in self.record.end_state.items()
             ]
         for what, matrix in known:
-            parts.append(widened(matrix, self.columns))
+            parts.append(matrix)
             names += [f"{what}, row {i}" for i in range(matrix.shape[0])]
-        return csr_array(vstack(parts)), names, lambda g: ~masks[g.start]
+        return stacked(parts, self.columns), names, lambda g: ~masks[g.start]
 
     def _contribution_columns(self) -> np.ndarray:
         return _columns(g for g in self.groups if isinstance(g, Contributions))
