@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from unittest.mock import patch
 
+import numpy as np
 import torch
 
 from overhear.training.data.store import Examples
@@ -24,8 +25,8 @@ def _other_sums(wrong):
     sound = PairGradients.clipped_sums
 
     def clipped_sums(self, models, pairs, batches, *, clip_norm, coefficients=(1.0,), **how):
-        def plain(bound, of=batches):
-            return sound(self, models, pairs, of, clip_norm=bound, coefficients=coefficients, **how)
+        def plain(bound, of=batches, at=pairs):
+            return sound(self, models, at, of, clip_norm=bound, coefficients=coefficients, **how)
 
         return wrong(plain, pairs, batches, clip_norm)
 
@@ -34,14 +35,12 @@ def _other_sums(wrong):
 
 def _gradients(plain, pairs, batches):
     """For each row the gradients of its examples, unclipped."""
-    for row, holder in enumerate(pairs[1]):
-        inputs, targets = batches[holder]
-        found = []
-        for i in range(len(targets)):
-            alone = [Examples(of.inputs[:0], of.targets[:0]) for of in map(Examples._make, batches)]
-            alone[holder] = Examples(inputs[i : i + 1], targets[i : i + 1])
-            found.append(plain(None, alone)[row])
-        yield row, found
+    alone = [Examples(x[i : i + 1], y[i : i + 1]) for x, y in batches for i in range(len(y))]
+    first = np.cumsum([0, *(len(y) for _, y in batches)])
+    each = [range(first[holder], first[holder + 1]) for holder in map(int, pairs[1])]
+    owners = [int(m) for m, of in zip(pairs[0], each, strict=True) for _ in of]
+    found = plain(None, alone, (owners, [at for of in each for at in of]))
+    yield from enumerate(found.split([len(of) for of in each]))
 
 
 def _clipped_by(factor):
@@ -59,10 +58,10 @@ def bound_of_the_batch(of):
     def wrong(plain, pairs, batches, clip_norm):
         sums = torch.zeros_like(plain(None))
         for row, gradients in _gradients(plain, pairs, batches):
-            if gradients:
-                each = torch.stack(gradients)
-                bound = of(each.norm(dim=1)).clamp(1e-9, clip_norm)
-                sums[row] = (each * (bound / each.norm(dim=1)).clamp(max=1.0)[:, None]).sum(0)
+            if len(gradients):
+                sizes = gradients.norm(dim=1)
+                bound = of(sizes).clamp(1e-9, clip_norm)
+                sums[row] = (gradients * (bound / sizes).clamp(max=1.0)[:, None]).sum(0)
         return sums
 
     return _other_sums(wrong)
@@ -103,8 +102,8 @@ def clip_norm_from_the_batch():
     def wrong(plain, pairs, batches, clip_norm):
         sums = torch.zeros_like(plain(None))
         for row, gradients in _gradients(plain, pairs, batches):
-            if gradients:
-                median = float(torch.stack([g.norm() for g in gradients]).median())
+            if len(gradients):
+                median = float(gradients.norm(dim=1).median())
                 bound = min(clip_norm, max(median, 1e-9))
                 sums[row] = sum(g * min(1.0, bound / g.norm()) for g in gradients)
         return sums

@@ -409,31 +409,37 @@ def test_a_token_from_outside_of_those_that_are_shown_is_tried_at_every_place(mo
     assert _false(seeds) == (list(seeds), 2)
 
 
+# None of n false ones bounds their share by 3 / n at 95 %: 3 % by 100 models, 5 % by 60 of either
+# loss and 10 % by 30 of either kind of language model; by all cases 1.2, 2.5 and 5 %.
 @pytest.mark.slow
-def test_no_text_of_a_random_model_is_falsely_certified():
+@pytest.mark.some_cases(2)
+@pytest.mark.parametrize("first", [50, 0, 200, 100, 150])
+def test_no_text_of_a_random_model_is_falsely_certified(first):
     """Some do not look at every place, or hide padding; the texts hold one token, two or many."""
-    wrong, decided = _false(range(250))
+    wrong, decided = _false(range(first, first + 50))
     assert wrong == []
-    assert decided >= 180
+    assert decided >= 32
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("loss", "least"), [(_half, 60), (_squared, 60)])
-def test_no_text_of_a_random_model_is_falsely_certified_under_another_loss(loss, least):
-    wrong, decided = _false(range(120), loss=loss)
+@pytest.mark.some_cases(2)
+@pytest.mark.parametrize("first", [60, 0])
+@pytest.mark.parametrize("loss", [_half, _squared])
+def test_no_text_of_a_random_model_is_falsely_certified_under_another_loss(loss, first):
+    wrong, decided = _false(range(first, first + 60), loss=loss)
     assert wrong == []
-    assert decided >= least
+    assert decided >= 30
 
 
 @pytest.mark.slow
-def test_no_text_of_a_random_language_model_is_falsely_certified():
+@pytest.mark.some_cases(2)
+@pytest.mark.parametrize("first", [0, 30])
+@pytest.mark.parametrize(("ended", "least"), [(False, 22), (True, 10)])
+def test_no_text_of_a_random_language_model_is_falsely_certified(ended, least, first):
     """Some see a window alone, or no places, or all places at once; a third is tied."""
-    wrong, decided = _false(range(60), spoken=True)
+    wrong, decided = _false(range(first, first + 30), spoken=True, ended=ended)
     assert wrong == []
-    assert decided >= 45
-    wrong, decided = _false(range(60), spoken=True, ended=True)
-    assert wrong == []
-    assert decided >= 10, decided
+    assert decided >= least, decided
 
 
 @pytest.mark.parametrize(

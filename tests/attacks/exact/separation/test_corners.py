@@ -272,7 +272,7 @@ def test_a_loss_of_one_slope_sends_a_mean_of_its_label(loss):
 @pytest.mark.parametrize("outputs", [1, 2, 10])
 def test_no_mean_of_near_records_is_proven_where_no_slope_turns_between_them(outputs):
     found: dict[int, list[float]] = {1: [], 2: []}
-    for seed in range(60):
+    for seed in range(30):
         torch.manual_seed(seed)
         units = [nn.Linear(16, 28), nn.ReLU(), nn.Linear(28, outputs)]
         model, (x, other) = nn.Sequential(*units).double(), torch.rand(2, 16).double()
@@ -283,8 +283,9 @@ def test_no_mean_of_near_records_is_proven_where_no_slope_turns_between_them(out
             sent = torch.cat([g.flatten() for g in torch.autograd.grad(loss, model.parameters())])
             seen = replace(seen_of(model, own[:1], y[:1]), gradient=sent[None])
             found[records] += proven(seen, model, own, classes=outputs)
-    assert len(found[1]) > 15 > 1e5 * max(found[1])
-    assert sum(off > 1e-4 for off in found[2]) <= 2  # of 60, of which some 20 activate the same
+    assert len(found[1]) > 7 > 4e4 * max(found[1])
+    # Of 30, of which some 10 activate the same: 3, 7 and 9 are false where two are never tried.
+    assert sum(off > 1e-4 for off in found[2]) <= 1
 
 
 def test_more_records_than_there_are_prove_none():
