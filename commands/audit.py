@@ -402,11 +402,7 @@ def audit_scores(
     claimed = _claim(claim or (), ledger)
     read = read_scores(scores)
     found = scores_audit.audit_scores(
-        read.scores,
-        read.included,
-        claim=claimed,
-        confidence=confidence,
-        ratios=ratios,
+        read.scores, read.included, claim=claimed, confidence=confidence, ratios=ratios
     )
     if format is TableOrJson.JSON:
         print_json(found.dump())

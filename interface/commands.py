@@ -13,13 +13,7 @@ from ..runs.requests import GradientRequest, PlotRequest, request_of
 from ..runs.run_file.run_file import RunFile
 from ..training.own.objects import lend
 from .run import Checked, Run
-from .shown import (
-    AttackResult,
-    GradientResult,
-    attack_of_folder,
-    gradient_result,
-    in_pyplot,
-)
+from .shown import AttackResult, GradientResult, attack_of_folder, gradient_result, in_pyplot
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -144,8 +144,7 @@ def perfect_bound(claimed: Claimed, *, canaries: int, ratios: bool, confidence: 
     Args:
         claimed: of finite epsilon.
         canaries: how many.
-        ratios: as in `score_bounds`.
-        confidence: the same.
+        ratios, confidence: as in `score_bounds`.
 
     Returns:
         epsilon in nats, at the mean number of errors; one audit may find some more or less.
@@ -532,8 +531,7 @@ def _read(path: Path, rows: CsvRows) -> ScoreFile:
                 raise InputError(f"{where}: canary {of['canary']!r:.40} was there; give each once")
             seen.add(name)
     return ScoreFile(
-        scores=np.asarray(scores, dtype=np.float64),
-        included=np.asarray(coins, dtype=np.bool_),
+        scores=np.asarray(scores, dtype=np.float64), included=np.asarray(coins, dtype=np.bool_)
     )
 
 

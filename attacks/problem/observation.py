@@ -81,10 +81,7 @@ def _unwatched(*_: Any, **__: Any) -> Iterator[None]:
     yield  # before the part that is checkpointed, and nothing behind it
 
 
-_UNCHECKED = {
-    "CheckpointFunction": _Once,
-    "_checkpoint_without_reentrant_generator": _unwatched,
-}
+_UNCHECKED = {"CheckpointFunction": _Once, "_checkpoint_without_reentrant_generator": _unwatched}
 
 
 class _PlainLayerNorm(TorchFunctionMode):

@@ -333,9 +333,7 @@ def score_columns(
     every = (column_scores(columns, truth, of) for of in (found, blind))
     return [
         ColumnScore.from_object(
-            one,
-            kind=column.kind,
-            baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0,
+            one, kind=column.kind, baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0
         )
         for column, one, of in zip(columns, *every, strict=True)
     ]

@@ -232,9 +232,7 @@ def _scored(found: TokenReconstruction, truth: Tensor, public: Tensor | None) ->
         guessed = torch.where(found.tokens >= 0, found.tokens, guess_placed(public))
         placed = score_tokens(truth, guessed)
     return ScoredTokens.from_object(
-        known,
-        placed=placed.placed if ordered else None,
-        whole=placed.whole if ordered else None,
+        known, placed=placed.placed if ordered else None, whole=placed.whole if ordered else None
     )
 
 

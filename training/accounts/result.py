@@ -195,10 +195,7 @@ class Account(Figures):
             self._traces(),
             dict(self.joint_sensitivities),
             how=InAllRounds(
-                self.subject.coin,
-                self.encrypted,
-                self.subject.pattern,
-                is_amplified(self.said_of),
+                self.subject.coin, self.encrypted, self.subject.pattern, is_amplified(self.said_of)
             ),
             drawn=self.subject.drawn,
             records=self.said_of.at_once,

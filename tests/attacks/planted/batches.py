@@ -279,11 +279,7 @@ _ALL_KNOW = "Everybody knows who takes part, and nothing amplifies: epsilon is t
 
 
 @fault(
-    "cohorts of a public seed",
-    _ALL_KNOW,
-    Origin.OUTSIDE,
-    kind=Kind.SECRECY,
-    settings=_OF_AGENTS,
+    "cohorts of a public seed", _ALL_KNOW, Origin.OUTSIDE, kind=Kind.SECRECY, settings=_OF_AGENTS
 )
 def public_cohorts() -> AbstractContextManager[None]:
     """A cohort by coins from a stream of the round alone."""

@@ -5,12 +5,7 @@ import pytest
 import torch
 
 from overhear.attacks.checks.checks import function_check, message_check
-from overhear.attacks.checks.watched_run import (
-    affordable_rounds,
-    chosen_rounds,
-    traces_of,
-    watch,
-)
+from overhear.attacks.checks.watched_run import affordable_rounds, chosen_rounds, traces_of, watch
 from overhear.training.data.store import Examples
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.graphs.topologies import ring

@@ -10,15 +10,7 @@ import torch
 
 from overhear.privacy import Statement, UnsupportedView, epsilon
 from overhear.privacy.errors import InputError, InputTypeError
-from overhear.training import (
-    ALGORITHMS,
-    Account,
-    Algorithm,
-    Round,
-    account,
-    bind,
-    build_graph,
-)
+from overhear.training import ALGORITHMS, Account, Algorithm, Round, account, bind, build_graph
 from overhear.training.algorithms.algorithm import choices
 from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
