@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from ..privacy._validate import within
 from ..privacy.accounting.request import Accountant, Adjacency, check_multiplier, check_setting
 from ..privacy.batches.patterns import counts_words, drawn_words
 from ..privacy.batches.sampling import Drawing, Scheme
-from ..privacy.errors import InputError, InputTypeError
+from ..privacy.errors import InputError, InputTypeError, within
 from ..privacy.participation import Event, poisson
 from ..runs.numbers import bound, lower_bound, rounded_down, small
 from ..runs.requests import BudgetRequest, by_keywords

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..attacks.foreign.inference import MembershipResult
-    from ..privacy._validate import Progress
+    from ..privacy.errors import Progress
     from ..reports.compare import Comparison
     from ..reports.sweep.table import SweepTable
     from ..runs.attack.gradients_schema import GradientAttack

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from ._validate import whole
 from .accounting.request import Accountant, Adjacency, Bound, check_delta
 from .batches.sampling import Sampling
-from .errors import InputError, InputTypeError
+from .errors import InputError, InputTypeError, whole
 from .formats.codec import Count, Delta, NotNegative, Positive, Words, described
 from .participation import group
 

@@ -27,8 +27,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, SupportsIndex
 
-from ._validate import check_real, whole, within
-from .errors import InputError, InputTypeError
+from .errors import InputError, InputTypeError, check_real, whole, within
 
 MOST_RECORDS = 1000  # of one person
 _SUMS_TO = 1e-12  # what probabilities may miss 1 by, for rounding

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
-from ._validate import check_real
 from .accounting.request import Accountant, check_epsilon
-from .errors import InputError
+from .errors import InputError, check_real
 from .formats.codec import Delta, Fraction, NotNegative, described
 
 

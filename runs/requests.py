@@ -358,7 +358,7 @@ class MembershipRequest:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
-        from ..privacy._validate import whole, within
+        from ..privacy.errors import whole, within
 
         within("minutes", self.minutes, "(0, inf)")
         remedy = "a record must be in one and out of another; 16 is usual"
@@ -380,7 +380,7 @@ class LastModelRequest:
 
     def __post_init__(self) -> None:
         """Refuse what nobody can be served with."""
-        from ..privacy._validate import whole, within
+        from ..privacy.errors import whole, within
 
         within("minutes", self.minutes, "(0, inf)")
         whole("runs", self.runs, f"[{_LEAST_RUNS}, {_MOST_RUNS}]", "400 is usual")

@@ -29,8 +29,7 @@ from ..attacks.checks.watched_run import traces_of, watch
 from ..attacks.foreign.audit_training import TrainingAudit, audit_training
 from ..attacks.foreign.claimed import Claimed, parse_claim
 from ..attacks.foreign.own_training import check_dataset
-from ..privacy._validate import within
-from ..privacy.errors import InputError
+from ..privacy.errors import InputError, within
 from ..testing import BUDGET
 from ..training.algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..training.data.store import Examples

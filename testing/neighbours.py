@@ -37,8 +37,7 @@ from torch.utils.data import TensorDataset
 from ..attacks.checks.result import TOTAL_FALSE_ALARM, Check, Finding
 from ..attacks.checks.secrecy import HoldingModules, frozen
 from ..attacks.foreign.own_training import check_dataset
-from ..privacy._validate import within
-from ..privacy.errors import InputError, InputTypeError
+from ..privacy.errors import InputError, InputTypeError, within
 from ..training.noise_tests.laws import at_least, smaller
 from .tape import Tape, Values, differing, differs, leaves, moved_first, ulp
 

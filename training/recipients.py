@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..privacy._validate import within
 from ..privacy.accounting.accountant import composed_epsilon
-from ..privacy.errors import InputError
+from ..privacy.errors import InputError, within
 from ..privacy.guarantee import EAVESDROPPER, FINAL_MODELS, Statement, Unit, neighbour
 from ..privacy.participation import Event, poisson
 from ..privacy.view.steered import heard_by, late_age, late_mu, steered_plan

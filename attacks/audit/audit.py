@@ -26,8 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...privacy._validate import Progress, whole
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress, whole
 from ...privacy.guarantee import SINGLE_MESSAGE, Adversary, Sees, Statement, Status
 from ...training.exposure.events import counted
 from ...training.exposure.guarantees import check_traced_at

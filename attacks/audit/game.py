@@ -20,9 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import Progress, whole
 from ...privacy.batches.sampling import Scheme
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress, whole
 from ...privacy.guarantee import Adversary
 from ...training.algorithms.algorithm import Bound
 from ...training.engine.engine import gradients_of

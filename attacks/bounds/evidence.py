@@ -44,8 +44,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from .lower_bounds import Guesses, LowerBound, best_threshold, check_confidence, total_error
 from .mechanism import Claim, total_variation
 from .one_run_bounds import ranked

@@ -33,9 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
 from ...privacy.accounting.request import check_delta
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, within
 from .mechanism import (
     Claim,
     Family,

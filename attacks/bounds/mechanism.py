@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 
-from ...privacy._validate import within
 from ...privacy.accounting.accountant import composed_delta, composed_epsilon
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import Adjacency, check_delta, check_rounds, orders_of
 from ...privacy.accounting.search import smallest_safe
+from ...privacy.errors import within
 from ...privacy.participation import Event, Reach, Rounds, always, as_events
 
 _SLACK = 1e-4  # relative; the accountant's epsilon was at most 3.2e-5 above exact values

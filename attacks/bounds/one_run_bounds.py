@@ -38,11 +38,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.accounting.request import check_delta
 from ...privacy.accounting.search import smallest_safe
 from ...privacy.accounting.trade_off import GaussianCurve, TradeOff, trade_off
+from ...privacy.errors import within
 from .lower_bounds import (
     Guesses,
     LowerBound,

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...training.noise_tests.laws import least
 
 TOTAL_FALSE_ALARM = 1e-6  # of all tests of one check together

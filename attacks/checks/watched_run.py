@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Examples
 from ...training.engine.engine import Engine

@@ -25,8 +25,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ...privacy._validate import Progress, whole, within
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, Progress, whole, within
 from ..audit.audited import AGAIN, Verdict, after_second_look, deciding
 from .assignment import SealedCoins
 from .claimed import DELTA, Claimed

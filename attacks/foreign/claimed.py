@@ -14,9 +14,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency, check_delta
-from ...privacy.errors import InputError, InputTypeError, did_you_mean
+from ...privacy.errors import InputError, InputTypeError, did_you_mean, within
 from ...privacy.guarantee import EAVESDROPPER, Statement
 from ...privacy.releases.log import ReleaseLog
 from ...training.accounts.declared import account_of_releases

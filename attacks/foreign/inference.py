@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Subset
 
-from ...privacy._validate import Progress
-from ...privacy.errors import InputError, needs
+from ...privacy.errors import InputError, Progress, needs
 from ..membership.roc import ProvenLimit, Rate, Roc, allowed_by_pair, recognised, roc
 from ..membership.scores import ATTACKS, balanced_coins, fair_coins
 from .claimed import DELTA, Claimed

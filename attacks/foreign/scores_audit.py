@@ -23,10 +23,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...privacy._validate import within
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.bounded import read_bounded
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, within
 from ...privacy.formats.csv_rows import CsvRows
 from ..audit.audited import Verdict
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound

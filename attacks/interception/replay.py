@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.guarantee import Adversary, parse_adversary
 from ...training.algorithms import Form, bind
 from ...training.algorithms.learning_rates import LearningRates

@@ -29,8 +29,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import Progress
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...training.device.precision import full_precision
 from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh

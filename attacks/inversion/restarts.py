@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from ..problem.problem import (
     Problem,
     asked_weight,

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...privacy._validate import Progress, within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress, within
 from ...training.algorithms.algorithm import Bound
 from ...training.data.store import Examples, followed_by
 from ...training.engine.engine import Engine

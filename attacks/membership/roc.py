@@ -28,9 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ..bounds.lower_bounds import Guesses, errors_at_zero, surest
 from ..bounds.mechanism import Claim
 from ..bounds.one_run_bounds import guesses_made, one_run_f_dp

@@ -48,8 +48,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ...privacy._validate import Progress
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...training.algorithms.algorithm import Bound
 from ...training.data.load import Dataset
 from ...training.data.store import Examples, Held, Shard, followed_by

@@ -21,8 +21,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from .observation import Observation
 
 Objective = Callable[[Tensor, Observation], Tensor]

@@ -32,8 +32,7 @@ from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...training.models.parameters import unflatten
 from ...training.models.tasks import Task
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import Progress, whole, within
+from ...privacy.errors import Progress, whole, within
 from ...training.data.load import Dataset
 from ...training.data.store import Examples
 from ...training.models.parameters import unflatten

@@ -41,9 +41,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...privacy._validate import within
 from ...privacy.accounting.risk import risk_of_mu
-from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView, within
 from ...privacy.guarantee import Status
 from ...training.exposure.joint_sensitivities import joint_sensitivities
 from ...training.tracing.trace import AlgorithmTrace

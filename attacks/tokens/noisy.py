@@ -32,7 +32,7 @@ import torch
 from scipy.stats import chi2, ncx2
 from torch import Tensor
 
-from ...privacy._validate import Progress
+from ...privacy.errors import Progress
 from ...training.models.parameters import unflatten
 from ..problem.observation import Observation
 from .assembly import suggested

@@ -23,8 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import Progress
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
 from ..problem.observation import HOST, Observation, computed_once, rounding_of

@@ -27,8 +27,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import check_real
-from ..errors import InputError
+from ..errors import InputError, check_real
 
 LEAST_DELTA = math.ulp(0.0)  # what is not 0 is not stated to be 0: that were pure privacy
 LEAST_EPSILON = 1e-12  # nats; what is not 0 is not stated to be less, where rounding would show

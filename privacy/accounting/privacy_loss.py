@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import within
+from ..errors import within
 from .dominating_pairs import DiscretisedPair
 from .mixtures import Cell, mixed_log_moments, mixed_moments
 

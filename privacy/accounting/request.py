@@ -20,8 +20,7 @@ from typing import NamedTuple, SupportsIndex
 
 import numpy as np
 
-from .._validate import check_real, whole, within
-from ..errors import InputError, needed
+from ..errors import InputError, check_real, needed, whole, within
 from ..participation import Event, Reach, Rounds, always, as_events, poisson
 from .dominating_pairs import Pair, Round
 from .gaussian import LEAST_EPSILON, delta_from_mu, epsilon_from_mu, mu_from

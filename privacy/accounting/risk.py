@@ -37,8 +37,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from .._validate import check_real, within
-from ..errors import InputError
+from ..errors import InputError, check_real, within
 from ..participation import Event, Rounds
 from .accountant import composed_delta
 from .request import Adjacency, check_count, check_multiplier, check_rounds, orders_of

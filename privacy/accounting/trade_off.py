@@ -31,8 +31,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real, within
-from ..errors import InputError, InputTypeError
+from ..errors import InputError, InputTypeError, check_real, within
 from ..participation import Rounds
 from .dominating_pairs import Round, discretised_pair
 from .gaussian import delta_from_mu

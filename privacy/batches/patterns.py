@@ -50,8 +50,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import check_real
-from ..errors import InputError
+from ..errors import InputError, check_real
 from .sampling import Drawing, Scheme
 
 MOST = 2**31 - 1  # a period or a round; larger ones are told apart by nobody

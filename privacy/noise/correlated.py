@@ -55,8 +55,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real, whole, within
-from ..errors import InputError, InputTypeError
+from ..errors import InputError, InputTypeError, check_real, whole, within
 
 # What a covariance of noise across agents does: whom it hides, and what of it reaches the models.
 #

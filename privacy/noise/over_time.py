@@ -30,8 +30,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import check_real, whole
-from ..errors import InputError
+from ..errors import InputError, check_real, whole
 from .correlated import Matrix, square_matrix
 from .dual import Optimum, optimum
 

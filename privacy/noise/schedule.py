@@ -48,11 +48,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import within
 from ..accounting.accountant import composed_epsilon
 from ..accounting.limits import scale_for
 from ..accounting.request import Accountant, Adjacency, check_pld, check_setting
-from ..errors import InputError
+from ..errors import InputError, within
 from ..guarantee import Statement
 
 _USUAL = 4.0  # of clip_decay and of budget_growth

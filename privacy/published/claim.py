@@ -21,9 +21,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-from .._validate import within
 from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
-from ..errors import InputError
+from ..errors import InputError, within
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import math
 
-from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
+from ..errors import within
 from ..guarantee import Status
 from .claim import CITATIONS, PublishedClaim, check_run, epsilon_and_noise
 

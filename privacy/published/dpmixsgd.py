@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import math
 
-from .._validate import within
 from ..accounting.accountant import composed_epsilon
-from ..errors import InputError
+from ..errors import InputError, within
 from .claim import CITATIONS, PublishedClaim, check_run, epsilon_and_noise
 
 

@@ -28,9 +28,9 @@ import math
 
 import numpy as np
 
-from .._validate import within
 from ..accounting.gaussian import epsilon_from_mu, mu_from
 from ..accounting.request import check_epsilon
+from ..errors import within
 from ..guarantee import Statement
 from ..noise.schedule import Schedule, scheduled_epsilon
 from .claim import CITATIONS, PublishedClaim, check_one_given

@@ -33,10 +33,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import whole, within
 from ..accounting.gaussian import epsilon_from_mu
 from ..accounting.request import check_count, check_delta
-from ..errors import InputError
+from ..errors import InputError, whole, within
 from ..noise.correlated import square_matrix
 from .claim import PublishedClaim
 

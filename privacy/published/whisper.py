@@ -28,9 +28,9 @@ from __future__ import annotations
 
 import math
 
-from .._validate import within
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.request import Accountant, Adjacency, check_delta, check_epsilon, check_setting
+from ..errors import within
 from .claim import CITATIONS, PublishedClaim, check_one_given
 
 

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import check_real, within
-from ..errors import InputError
+from ..errors import InputError, check_real, within
 from ..participation import Event, as_events
 from .distributions import Kind, Law, Unanswered, distribution_of, ever_sampled, kinds_of
 

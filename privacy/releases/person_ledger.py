@@ -30,11 +30,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from .._validate import check_real
 from ..accounting.accountant import composed_epsilon
 from ..accounting.request import Adjacency, check_count, check_delta, check_rounds
 from ..bounded import read_bounded
-from ..errors import InputError
+from ..errors import InputError, check_real
 from ..participation import Event, ParticipationPattern, Reach
 from .chained_file import LONGEST_HEADER, Chain, ChainedFile, damaged, parsed
 

@@ -8,8 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._validate import within
-from ..errors import InputError
+from ..errors import InputError, within
 
 SERVER = "server"
 MOST_ROUND = 10**9

@@ -36,8 +36,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validate import within
-from ..errors import InputError
+from ..errors import InputError, within
 
 _MOST = 40_000  # agents times rounds
 

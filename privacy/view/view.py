@@ -55,8 +55,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from .._validate import check_real, whole, within
-from ..errors import InputError, InputTypeError, UnsupportedView
+from ..errors import InputError, InputTypeError, UnsupportedView, check_real, whole, within
 from .elimination import Factors, entries, factor, rows_at
 
 if TYPE_CHECKING:

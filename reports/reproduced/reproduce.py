@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import SHOWN, write_durably
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.formats.codec import finite
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain

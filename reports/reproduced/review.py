@@ -37,7 +37,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import whole
+from ...privacy.errors import whole
 from ...privacy.published.whisper import whisper_constraint_10
 from ...runs.numbers import bound, figure
 from .printed_table import MISSING, SHARES, Line, Printed, kind_of, long_form, read_tables, words_of

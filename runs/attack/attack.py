@@ -25,8 +25,7 @@ from ...attacks.scoring.reconstruction_bound import (
     proven_mu,
     reconstruction_bound,
 )
-from ...privacy._validate import Progress
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ..audit.evidence_schema import Attack, AttackRow, Scenario
 from ..cost import Cost, Expect
 from ..described import Described

@@ -25,10 +25,9 @@ from ...attacks.problem.problem import home_of
 from ...attacks.scoring.columns import decoded
 from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
-from ...privacy._validate import Progress
 from ...privacy.accounting.gaussian import epsilon_from_mu
 from ...privacy.durable import PART, write_durably
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.formats.toml_text import read_toml
 from ...training.data.columns import Declared, declared
 from ...training.data.load import TableColumn

@@ -30,8 +30,7 @@ from ...attacks.problem.columns import Columns, columns_of, round_inputs
 from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, dense, probe_tokens, token_table
-from ...privacy._validate import within
-from ...privacy.errors import InputError, InputTypeError
+from ...privacy.errors import InputError, InputTypeError, within
 from ...training.engine.tensor_file import TensorFile
 from ...training.models.parameters import (
     build_model,

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
-from ...privacy._validate import Progress
 from ...privacy.bounded import read_bounded
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.formats.json_text import parse_json
 from .gradients_schema import BlindTokens, ScoredTokens, TokensFound
 from .model import Posed

@@ -17,9 +17,8 @@ from ...attacks.checks.checks import engine_checks
 from ...attacks.checks.result import Check
 from ...attacks.checks.transcript import transcript_check
 from ...attacks.checks.watched_run import affordable_rounds, traces_of
-from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.guarantee import Unit
 from ...training.engine.checkpoint import load_checkpoint, round_files
 from ...training.engine.transcript import Transcript

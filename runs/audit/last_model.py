@@ -15,9 +15,8 @@ from ...attacks.membership.black_box import (
     worst_start,
 )
 from ...attacks.membership.roc import ProvenLimit
-from ...privacy._validate import Progress
 from ...privacy.accounting.request import Adjacency
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.guarantee import Unit
 from ...training.data.store import Examples
 from ..errors import ContradictedProof

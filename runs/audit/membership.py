@@ -24,10 +24,9 @@ from ...attacks.membership.scores import (
     infer_membership,
     make_pool,
 )
-from ...privacy._validate import Progress
 from ...privacy.bounded import read_bounded
 from ...privacy.durable import write_durably
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ...privacy.guarantee import FINAL_MODELS, Status, WrittenStatus
 from ...training.engine.checkpoint import load_checkpoint
 from ..described import LARGEST_OBJECT, Described

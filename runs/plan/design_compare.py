@@ -21,11 +21,10 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ...privacy._validate import within
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.patterns import PatternKind
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.guarantee import (
     ALL_OTHERS,
     EAVESDROPPER,

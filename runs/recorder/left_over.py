@@ -29,8 +29,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from ...attacks.checks.recording import Part, Residual
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.guarantee import Unit
 from ...privacy.releases.chained_file import round_number, rounds_text
 from ...privacy.releases.lines import Header, Played, Release, Vector, party_name

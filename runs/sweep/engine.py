@@ -23,9 +23,8 @@ from urllib.parse import urlsplit
 
 from joblib import cpu_count
 
-from ...privacy._validate import within
 from ...privacy.durable import PART, lock
-from ...privacy.errors import InputError, needs
+from ...privacy.errors import InputError, needs, within
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
 from ..audit.evidence import read_attack, read_audit

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy._validate import Progress
 from ...privacy.bounded import check_links
 from ...privacy.durable import lock, make_folder, write_durably
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, Progress
 from ..stop import Stop
 from .engine import Engine, Task, digest_of
 from .results import (

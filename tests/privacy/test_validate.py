@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from overhear.privacy._validate import whole, within
-from overhear.privacy.errors import InputError, InputTypeError
+from overhear.privacy.errors import InputError, InputTypeError, whole, within
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Adjacency, check_count
 from ...privacy.batches.patterns import (
     EVERY,
@@ -24,7 +23,7 @@ from ...privacy.batches.patterns import (
     turn_words,
 )
 from ...privacy.batches.sampling import Drawing
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, check_real, within
 from ...privacy.guarantee import Statement, Unit
 from ..algorithms.algorithm import Algorithm, Bound, Form, bind
 from ..algorithms.learning_rates import LearningRates, Rates, rates_of, read_rates

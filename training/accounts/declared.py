@@ -13,8 +13,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from ...privacy._validate import whole
-from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView, whole
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import (
     ALL_OTHERS,

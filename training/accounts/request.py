@@ -10,10 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ...privacy._validate import check_real, within
 from ...privacy.accounting.request import Accountant, check_count
 from ...privacy.batches.sampling import Drawing, Scheme, drawings
-from ...privacy.errors import InputError, InputTypeError, did_you_mean
+from ...privacy.errors import InputError, InputTypeError, check_real, did_you_mean, within
 from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, parse_adversary
 from ...privacy.target import Goal
 from ..algorithms.algorithm import Algorithm, choices

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError, InputTypeError, describe, line_of
+from ...privacy.errors import InputError, InputTypeError, describe, line_of, within
 from ...privacy.guarantee import Statement, Status
 from ...privacy.published.claim import PublishedClaim
 from ..graphs.graph import Topology

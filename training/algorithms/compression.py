@@ -29,8 +29,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ..graphs.graph import Topology
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from .algorithm import Algorithm, Clip
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from ..step.refusals import MOST_STEPS
 from .algorithm import Algorithm
 from .dsgd import State, init

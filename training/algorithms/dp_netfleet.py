@@ -41,7 +41,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from .algorithm import Algorithm
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpdl import dpdl_theorem_1
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun

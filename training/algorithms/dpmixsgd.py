@@ -52,7 +52,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.dpmixsgd import dpmixsgd_theorem_3
 from .algorithm import Algorithm, Form, PlannedRun

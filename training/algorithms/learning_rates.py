@@ -29,8 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from ...privacy._validate import check_real
-from ...privacy.errors import InputError, InputTypeError, did_you_mean
+from ...privacy.errors import InputError, InputTypeError, check_real, did_you_mean
 
 Rates = float | tuple[float, ...]
 """One rate of all rounds, or one of each."""

@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.published.claim import PublishedClaim
 from ...privacy.published.muffliato import muffliato_bound, worst_pair
 from ..graphs.graph import Topology, spectral_gap

@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from .algorithm import Algorithm
 from .min_max_step import stepped
 

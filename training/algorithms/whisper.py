@@ -45,8 +45,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.noise.correlated import factor as covariance_factor
 from ...privacy.noise.correlated import whisper_covariance
 from ...privacy.published.claim import PublishedClaim

@@ -38,9 +38,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import within
 from ...privacy.bounded import MOST_VALUES
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from .load import Dataset
 
 _Matrix = NDArray[np.float64]

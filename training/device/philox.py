@@ -24,8 +24,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 
 _MASK = 2**32 - 1
 _PAIRS = 2**30  # a draw; the top two bits of the word count draws

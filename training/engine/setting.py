@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...privacy._validate import within
 from ...privacy.batches.patterns import EVERY, turn_words
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ..batches import (
     NO_USERS,
     Participation,

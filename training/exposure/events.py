@@ -13,11 +13,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...privacy._validate import within
 from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.patterns import least_epsilon_of_shuffled
 from ...privacy.batches.sampling import Drawing, EpochRound, Scheme, epoch_events
-from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView, within
 from ...privacy.guarantee import Sees, Statement, Status
 from ...privacy.participation import Draws, Event, Reach, cohort, group
 from .sensitivity import JointSensitivity, Release, UnsupportedMechanism, bound_of

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError, NotFiniteError
+from ...privacy.errors import InputError, NotFiniteError, within
 from ..device.memory import elements_at_once
 from ..models.losses import ForwardCalls
 from ..models.parameters import unflatten

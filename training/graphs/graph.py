@@ -26,8 +26,7 @@ from functools import lru_cache, reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError, UndeclaredOperation
+from ...privacy.errors import InputError, UndeclaredOperation, within
 from .mixing import (
     Sums,
     WeightScheme,

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy._validate import within
 from ...privacy.bounded import read_bounded
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from ...privacy.formats.json_text import read_json
 from ...privacy.formats.tensor_archives import header_of, read_array
 from .graph import Graph, GraphSequence, Topology, random_digraph

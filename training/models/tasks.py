@@ -40,8 +40,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError
+from ...privacy.errors import InputError, within
 from .losses import ForwardCalls
 from .parameters import copied, flatten, unflatten, validate_model
 

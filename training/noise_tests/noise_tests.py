@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy._validate import within
+from ...privacy.errors import within
 from ..step.values import Value
 from . import laws
 from .measured import THRESHOLDS, Closer, Coordinates, Measured, Reading, measure

@@ -21,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy._validate import whole
 from ...privacy.batches.sampling import Per, Scheme, scheme_of_cohort, size_of_cohort
-from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, whole
 from ..graphs.graph import Graph
 from .purity import PureFunction
 from .script import remembered

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ...privacy._validate import whole, within
 from ...privacy.batches.sampling import Per, Scheme
-from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, whole, within
 from ..device.memory import on_device
 from .refusals import MOST_STEPS, REMEDY
 

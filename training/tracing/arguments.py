@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from ...privacy._validate import within
-from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation
+from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, within
 from ..step.values import SERVER, checked_number
 from .linear_forms import Contributions, Group, Known, NoiseSources
 

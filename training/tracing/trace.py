@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...privacy._validate import check_real, within
 from ...privacy.batches.sampling import Per, Scheme
-from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.errors import InputError, UnsupportedView, check_real, within
 from ...privacy.guarantee import Unit
 from ...privacy.participation import Draws, Reach
 from ..graphs.graph import Graph, GraphSequence, Topology

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.attacks.audit.game import Game
-from overhear.privacy._validate import Progress
+from overhear.privacy.errors import Progress
 from overhear.runs.attack.attack import _Ticks
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.audit.game import cost_of, pricing_checks
