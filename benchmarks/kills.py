@@ -37,7 +37,7 @@ from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.plan.plan import Plan, make_plan
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from overhear.training.engine.checkpoint import BrokenCheckpoint, load_checkpoint
+from overhear.training.engine.tensor_file import BrokenCheckpoint, load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import run_epsilon

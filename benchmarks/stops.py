@@ -30,7 +30,7 @@ from PIL import Image
 from overhear.privacy import read_ledger
 from overhear.runs.folder import folder as run_folder
 from overhear.runs.folder.folder import check_sums
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 
 RUN = """
 [data]

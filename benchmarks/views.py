@@ -28,8 +28,8 @@ import torch
 
 from overhear.privacy.guarantee import neighbour
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl
-from overhear.training.exposure.candidates import CLEAR_DEFAULT
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities_by_victim
+from overhear.training.exposure.sensitivity import CLEAR_DEFAULT
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import full, ring

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
-from ..privacy.bounded import read_bounded
 from ..privacy.errors import InputError
+from ..privacy.files import read_bounded
 from ..privacy.formats.codec import as_text as json_text
 from ..privacy.formats.pictures import opened_picture
 from ..privacy.formats.toml_text import toml_value

@@ -13,8 +13,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, JsonValue
 
-from ..privacy.bounded import read_bounded
-from ..privacy.durable import write_durably
+from ..privacy.files import read_bounded, write_durably
 from ..privacy.formats.codec import CONFIG, as_text, load
 from ..privacy.plain_text import plain
 

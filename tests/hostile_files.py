@@ -57,7 +57,7 @@ from overhear.training.data.columns import declared
 from overhear.training.data.own_data import read_npy, read_npz
 from overhear.training.data.readers import read_cifar10, read_idx, read_image_folder, read_libsvm
 from overhear.training.data.table import read_table
-from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from overhear.training.engine.tensor_file import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.transcript import Message, Transcript
 from overhear.training.graphs.participation import read_active_file
 from overhear.training.graphs.topologies import read_graph_file
@@ -584,7 +584,7 @@ READERS = (
     Reader("training/data/table_rows.py", ("text",), "t.csv", CSV, _table("csv")),
     Reader("training/data/table_rows.py", ("parquet",), "t.parquet", _parquet(),
            _table("parquet")),
-    Reader("training/engine/checkpoint.py", ("safetensors",), "round-000004.safetensors",
+    Reader("training/engine/tensor_file.py", ("safetensors",), "round-000004.safetensors",
            _made(lambda path: save_checkpoint(
                path, Checkpoint(round=4, state={"x": torch.ones(3, 2)})), "c.safetensors"),
            load_checkpoint),

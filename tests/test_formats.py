@@ -22,7 +22,7 @@ from overhear.privacy.releases import lines, person_ledger
 from overhear.reports.schema import REPORT_SCHEMA, report_schema
 from overhear.runs.folder.records import LedgerHeader
 from overhear.runs.run_file.trust import Sources
-from overhear.training.engine.checkpoint import FORMAT, Checkpoint, save_checkpoint
+from overhear.training.engine.tensor_file import FORMAT, Checkpoint, save_checkpoint
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PINNED = {

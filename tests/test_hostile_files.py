@@ -13,7 +13,7 @@ import pytest
 
 from overhear.privacy.errors import InputError
 from overhear.runs.folder.released import forget_states
-from overhear.training.engine.checkpoint import round_files, round_name
+from overhear.training.engine.tensor_file import round_files, round_name
 from overhear.training.engine.transcript import Transcript
 from tests.hostile_files import HOSTILE, READERS, Reader, mutated
 from tests.test_architecture import ORDER, ROOT, modules
@@ -163,7 +163,7 @@ def texts() -> dict[str, str]:
 
 
 def test_bytes_become_values_in_the_layer_of_readers_alone():
-    layer = {"privacy/bounded.py", "training/engine/tensor_file.py"}
+    layer = {"privacy/files.py", "training/engine/tensor_file.py"}
     found = {name for name in files_with(rf"\b(?:{DECODES})\(") - layer if not in_layer(name)}
     assert found == OUTSIDE.keys()
 
@@ -179,7 +179,7 @@ WITHOUT_FILE = {
     "runs/attack/layouts.py",  # a bound on memory
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is
-    "runs/run_file/own_tables.py",  # writes TOML
+    "runs/run_file/tables.py",  # writes TOML
     "runs/folder/released.py",  # described.py, of a file that the ledger names by digest
     "runs/plan/trainable.py",  # TOML that it wrote itself
     "runs/run_file/build.py",  # a bound on memory

@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, gammaincinv
 
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import make_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError, needs
+from ...privacy.files import make_folder, read_bounded, write_durably
 from ...privacy.guarantee import Unit
 from ...privacy.plain_text import plain
 from ...privacy.releases.lines import MOST_AGENTS

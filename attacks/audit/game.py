@@ -45,8 +45,7 @@ from .canaries import (
     with_codes_behind,
     with_codes_in_place,
 )
-from .canary_checks import canary_checks
-from .canary_noise import CanaryNoise, ObservedNoise, Residue, gathered
+from .canary_noise import CanaryNoise, ObservedNoise, Residue, canary_checks, gathered
 from .scores import BatchRates, LinkScores, Scorer
 
 # Clipping in the run's own layout: records whose gradients are from a half to 1,000 clip norms.

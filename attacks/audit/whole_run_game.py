@@ -42,12 +42,10 @@ from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ..checks.result import Check
 from .canaries import Directions, HappenedRound, rounds_with_canaries, with_codes_behind
-from .canary_checks import canary_checks
-from .canary_noise import DECLARED, ObservedNoise, Residue, log_ratio
+from .canary_noise import DECLARED, ObservedNoise, Residue, canary_checks, log_ratio
 from .game import CanaryGame, Played, Scores, layout_check
 from .observed_rows import DROWNED, Projected, heard_check
-from .scores import BatchRates, Planted, Scorer
-from .whole_run_outcome import Column, MatchedFilter
+from .scores import BatchRates, Column, MatchedFilter, Planted, Scorer
 
 Array = NDArray[np.float64]
 

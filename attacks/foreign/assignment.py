@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.durable import BINARY, sync_folder, write_all
 from ...privacy.errors import InputError
+from ...privacy.files import BINARY, sync_folder, write_all
 
 SCHEMA = "canary-coins-1"
 _OWNER_ALONE = 0o600

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...privacy.accounting.trade_off import trade_off
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, InputTypeError, within
+from ...privacy.files import read_bounded
 from ...privacy.formats.csv_rows import CsvRows
 from ..audit.audited import Verdict
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound

@@ -29,8 +29,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import write_durably
 from ...training.engine.tensor_file import read_tensors
 from ..exact.first_layer import first_linear_input
 from ..problem.labels import last_layer

@@ -21,8 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ...runs.cost import Cost, duration
-from ...runs.numbers import bound, small
+from ...runs.numbers import Cost, bound, duration, small
 from .log import current_log
 
 if TYPE_CHECKING:

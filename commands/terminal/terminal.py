@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from ...runs.run_file.own_tables import Call
+    from ...runs.run_file.tables import Call
     from ...runs.sweep.engine import Engine
 
 

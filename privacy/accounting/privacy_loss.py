@@ -34,8 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import within
-from .dominating_pairs import DiscretisedPair
-from .mixtures import Cell, mixed_log_moments, mixed_moments
+from .dominating_pairs import Cell, DiscretisedPair, mixed_log_moments, mixed_moments
 
 # Tilted losses on a grid, and their convolution by fast Fourier transform on a window.
 #

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..errors import InputError
-from .dominating_pairs import DiscretisedPair, Round, discretised_pair
+from .dominating_pairs import Cell, DiscretisedPair, Round, discretised_pair, mixtures
 from .gaussian import mu_from
-from .mixtures import Cell, mixtures
 from .privacy_loss import LossDistribution, cell_step, compose, tilt_for_delta, tilt_for_epsilon
 
 Rounds = Sequence[Round]

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from ..bounded import read_bounded
 from ..errors import InputError
+from ..files import read_bounded
 
 LONGEST_ROW = 1 << 20  # characters
 

@@ -13,8 +13,8 @@ import re
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..bounded import read_bounded
 from ..errors import InputError
+from ..files import read_bounded
 
 _MOST_DIGITS = 308  # of an integer: a float holds it
 _MOST_LISTS = 1 << 21  # and objects; links of a graph are lists

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..bounded import check_size, decoding
 from ..errors import InputError
+from ..files import check_size, decoding
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -22,8 +22,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..bounded import check_expansion, check_memory, check_size, decoding
 from ..errors import InputError
+from ..files import check_expansion, check_memory, check_size, decoding
 
 # NumPy's files: ``npy``, an array, and ``npz``, a zip of them. Headers first, then the numbers.
 

@@ -8,8 +8,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..bounded import read_text
 from ..errors import InputError, InputTypeError
+from ..files import read_text
 
 # Strings and comments are passed over; an open string ends the reading anyway.
 _TOKENS = re.compile(

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_size
-from ..durable import BINARY, SHOWN, lock, named, part_of, publish, write_all
 from ..errors import InputError
+from ..files import BINARY, SHOWN, check_size, lock, named, part_of, publish, write_all
 from ..formats.json_text import parse_json
 
 # Lines of a ledger: each carries a digest of all of the file before it, and has closed keys.

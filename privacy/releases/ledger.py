@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_size
 from ..errors import InputError
+from ..files import check_size
 from .chained_file import (
     LONGEST_HEADER,
     READABLE,

@@ -18,8 +18,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ..bounded import check_links, check_size, read_bounded
 from ..errors import InputError, UnsupportedView
+from ..files import check_links, check_size, read_bounded
 from ..guarantee import Status
 from ..plain_text import plain
 from .chained_file import Lines, damaged, parsed, round_number

@@ -32,8 +32,8 @@ from typing import Any
 
 from ..accounting.accountant import composed_epsilon
 from ..accounting.request import Adjacency, check_count, check_delta, check_rounds
-from ..bounded import read_bounded
 from ..errors import InputError, check_real
+from ..files import read_bounded
 from ..participation import Event, ParticipationPattern, Reach
 from .chained_file import LONGEST_HEADER, Chain, ChainedFile, damaged, parsed
 

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 from ... import __version__
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import SHOWN, read_bounded, write_durably
 from ...privacy.formats.json_text import parse_json, read_json
 from ...privacy.guarantee import Unit
 from ...privacy.plain_text import plain

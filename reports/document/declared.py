@@ -16,8 +16,8 @@ from typing import Literal
 
 from ... import __version__
 from ...privacy.accounting.request import Accountant, Adjacency
-from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import SHOWN, write_durably
 from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status
 from ...privacy.plain_text import plain
 from ...privacy.releases.lines import Header

@@ -17,9 +17,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import read_bounded, write_durably
 from ...privacy.formats.codec import as_text
 from ...privacy.guarantee import SINGLE_MESSAGE, Status, Unit
 from ...runs.attack.gradients_schema import GradientAttack

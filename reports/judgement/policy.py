@@ -25,8 +25,7 @@ from ...privacy.plain_text import plain
 from ...privacy.releases.values import SERVER
 from ...privacy.target import Goal
 from ...runs.run_file.hyper_parameters import given, stated, unknown_key
-from ...runs.run_file.own_tables import Call
-from ...runs.run_file.tables import PresetName, Table
+from ...runs.run_file.tables import Call, PresetName, Table
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 UnitName = Literal["record", "user", "agent", "client"]

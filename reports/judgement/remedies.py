@@ -23,7 +23,7 @@ from ...runs.folder.released import epsilon_of
 from ...runs.plan.plan import Plan, local_steps_words, make_plan
 from ...runs.run_file.build import graph_of
 from ...runs.run_file.run_file import RunFile
-from ...training.accounts.targets import reached
+from ...training.accounts.summary import reached
 from ...training.exposure.events import accounted
 from ...training.exposure.guarantees import calibrated_multiplier, run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity

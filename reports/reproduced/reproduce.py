@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy.bounded import check_links
-from ...privacy.durable import SHOWN, write_durably
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import SHOWN, check_links, write_durably
 from ...privacy.formats.codec import finite
 from ...privacy.formats.json_text import read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain

@@ -27,7 +27,6 @@ from ...attacks.scoring.reconstruction_bound import (
 )
 from ...privacy.errors import InputError, Progress
 from ..audit.evidence_schema import Attack, AttackRow, Scenario
-from ..cost import Cost, Expect
 from ..described import Described
 from ..errors import ContradictedProof, sentence
 from ..folder import folder as run_folder
@@ -35,6 +34,7 @@ from ..folder.folder import check_sums
 from ..folder.records import header_of
 from ..folder.released import read_released
 from ..folder.run import train_run
+from ..numbers import Cost, Expect
 from ..plan.sweep import combinations_of
 from ..run_file.build import Built, build
 from ..run_file.run_file import ForeignFolder, RunFile, load_run_file

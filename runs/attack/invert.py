@@ -26,8 +26,8 @@ from ...attacks.scoring.columns import decoded
 from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...privacy.accounting.gaussian import epsilon_from_mu
-from ...privacy.durable import PART, write_durably
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import PART, write_durably
 from ...privacy.formats.toml_text import read_toml
 from ...training.data.columns import Declared, declared
 from ...training.data.load import TableColumn

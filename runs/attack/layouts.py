@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, within
+from ...privacy.files import check_memory
 from ...training.engine.tensor_file import TensorFile
 from ..requests import BATCH, BatchRequest, GradientRequest
 from .prior_records import read_tensors

@@ -31,8 +31,8 @@ from ...attacks.scoring.reconstruction_bound import (
     prior_hit_rate,
     rebuilt_threshold,
 )
-from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import open_private, write_durably
 from ...training.data.load import Dataset, TableColumn
 from ..audit.evidence_schema import ColumnScore
 from ..run_file.run_file import RunFile

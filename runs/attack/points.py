@@ -18,7 +18,7 @@ from ...attacks.scoring.columns import with_columns
 from ...privacy.errors import InputError
 from ...privacy.formats.tensor_archives import read_header
 from ...privacy.guarantee import ACTIVE_NEIGHBOUR, parse_adversary
-from ...training.engine.checkpoint import load_checkpoint, round_name
+from ...training.engine.tensor_file import load_checkpoint, round_name
 from ...training.graphs.graph import ScheduledGraph, Topology
 from ...training.own.names import algorithm_named
 from ..folder import folder as run_folder

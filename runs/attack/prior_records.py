@@ -26,7 +26,7 @@ from ...training.data.table import read_inputs, read_table
 from ...training.data.table_rows import header_of
 from ...training.engine.tensor_file import TensorFile, read_foreign
 from ...training.own.names import own_object
-from ..run_file.own_tables import Call
+from ..run_file.tables import Call
 from ..run_file.trust import ask, check_of_attack, say_of, sources_of
 
 # A file of numbers that are computed with: finite, in at least single precision.

@@ -25,8 +25,8 @@ from ...attacks.scoring.conclusion import conclusion
 from ...attacks.scoring.evaluation import Row, score_each
 from ...attacks.scoring.metrics import Scores, bootstrap_interval, conventions_for
 from ...attacks.scoring.reconstruction_bound import LineupBound, ReconstructionBound
-from ...privacy.durable import lock, make_folder, sync_folder
 from ...privacy.errors import InputError
+from ...privacy.files import lock, make_folder, sync_folder
 from ...training.data.load import Dataset
 from ...training.own.names import found_object
 from ..audit.evidence import read_evidence

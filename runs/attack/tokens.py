@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import read_bounded
 from ...privacy.formats.json_text import parse_json
 from .gradients_schema import BlindTokens, ScoredTokens, TokensFound
 from .model import Posed

@@ -20,16 +20,16 @@ from ...attacks.checks.watched_run import affordable_rounds, traces_of
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, Progress
 from ...privacy.guarantee import Unit
-from ...training.engine.checkpoint import load_checkpoint, round_files
+from ...training.engine.tensor_file import load_checkpoint, round_files
 from ...training.engine.transcript import Transcript
 from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import trace
-from ..cost import Expect
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.records import Environment
 from ..freed_memory import keep_freed_memory
+from ..numbers import Expect
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
 from ..run_file.privacy_table import PrivacyTable

@@ -17,9 +17,8 @@ from pydantic import Field
 from ... import __version__
 from ...attacks.audit.audited import deciding
 from ...attacks.membership.roc import ATTACKED, recognised
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import BINARY, SHOWN, lock, write_all, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import BINARY, SHOWN, lock, read_bounded, write_all, write_durably
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score, finite
 from ...privacy.guarantee import WrittenStatus
 from ..described import Described

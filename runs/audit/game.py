@@ -44,7 +44,7 @@ from ...training.graphs.graph import Topology
 from ...training.models.parameters import sizes_of
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.trace import AlgorithmTrace, at_unit, clips_users
-from ..cost import Cost, Expect
+from ..numbers import Cost, Expect
 from ..plan.plan import Plan
 from ..run_file.build import Built
 from ..run_file.run_file import RunFile

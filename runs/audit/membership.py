@@ -24,11 +24,10 @@ from ...attacks.membership.scores import (
     infer_membership,
     make_pool,
 )
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import read_bounded, write_durably
 from ...privacy.guarantee import FINAL_MODELS, Status, WrittenStatus
-from ...training.engine.checkpoint import load_checkpoint
+from ...training.engine.tensor_file import load_checkpoint
 from ..described import LARGEST_OBJECT, Described
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder

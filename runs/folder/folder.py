@@ -17,13 +17,21 @@ from pathlib import Path
 from typing import TextIO
 
 from ... import __version__
-from ...privacy.bounded import check_size, read_bounded
-from ...privacy.durable import PART, lock, make_folder, open_private, sync_folder, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import (
+    PART,
+    check_size,
+    lock,
+    make_folder,
+    open_private,
+    read_bounded,
+    sync_folder,
+    write_durably,
+)
 from ...privacy.formats.tensor_archives import read_header
 from ...privacy.releases.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
-from ...training.engine.checkpoint import round_name
+from ...training.engine.tensor_file import round_name
 from ..run_file.tables import is_same_device
 from ..run_file.trust import COPIES, SOURCES
 from .records import Environment, Stopped, header_of, read_metrics

@@ -55,15 +55,14 @@ import torch.distributed as dist
 
 from ...privacy.errors import InputError
 from ...training.data.store import digests_of
-from ...training.engine.checkpoint import Checkpoint
 from ...training.engine.exchange import MissingRank, Ranks, gather
+from ...training.engine.tensor_file import Checkpoint
 from ...training.models.parameters import flatten
 from ..errors import STATED, ContradictedProof, as_stated, sentence
 from ..plan.plan import Plan
 from ..run_file.build import Built
-from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile
-from ..run_file.tables import gpu_number
+from ..run_file.tables import gpu_number, names_of
 from ..run_file.trust import digest_of_sources
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from ...privacy.batches.sampling import Drawing
-from ...privacy.bounded import check_size
 from ...privacy.errors import InputError
+from ...privacy.files import check_size
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, as_text, load
 from ...privacy.guarantee import Guarantee
 from ...privacy.participation import Reach

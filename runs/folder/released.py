@@ -17,13 +17,12 @@ from typing import NamedTuple
 
 import safetensors
 
-from ...privacy.bounded import check_size
-from ...privacy.durable import sync_folder
 from ...privacy.errors import InputError
+from ...privacy.files import check_size, sync_folder
 from ...privacy.releases.ledger import Spent, read_ledger
 from ...training.data.store import Held, digest_of_records
-from ...training.engine.checkpoint import Checkpoint, round_files
 from ...training.engine.setting import Setting
+from ...training.engine.tensor_file import Checkpoint, round_files
 from ...training.engine.transcript import Transcript
 from ...training.exposure.guarantees import run_epsilon
 from ...training.exposure.sensitivity import JointSensitivity

@@ -19,13 +19,17 @@ from pathlib import Path
 
 import torch
 
-from ...privacy.bounded import check_size
-from ...privacy.durable import PART, make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, UnsupportedView
+from ...privacy.files import PART, check_size, make_folder, sync_folder, write_durably
 from ...privacy.formats.json_text import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
-from ...training.accounts.targets import reached
-from ...training.engine.checkpoint import BrokenCheckpoint, Checkpoint, load_checkpoint, round_files
+from ...training.accounts.summary import reached
+from ...training.engine.tensor_file import (
+    BrokenCheckpoint,
+    Checkpoint,
+    load_checkpoint,
+    round_files,
+)
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, small

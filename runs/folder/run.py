@@ -23,18 +23,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ...privacy.durable import write_durably
+from ...privacy.files import write_durably
 from ...privacy.formats.codec import dump
 from ...privacy.guarantee import Statement
 from ...privacy.releases.ledger import Ledger
-from ...training.data.left_out import leave_out
 from ...training.data.load import Dataset
-from ...training.data.tied_items import tied_items
-from ...training.engine.checkpoint import Checkpoint, save_checkpoint
+from ...training.data.tied_items import leave_out, tied_items
 from ...training.engine.engine import Engine, check_user_code
 from ...training.engine.exchange import share_root
 from ...training.engine.links import Gathered
 from ...training.engine.randomness import SecretRandomness
+from ...training.engine.tensor_file import Checkpoint, save_checkpoint
 from ...training.engine.transcript import Transcript
 from ...training.models.metrics import Metrics
 from ...training.models.parameters import sizes_of
@@ -43,8 +42,8 @@ from ...training.tracing.trace import check_noise
 from ..errors import ContradictedProof
 from ..plan.plan import Plan, make_plan
 from ..run_file.build import Built, build
-from ..run_file.own_tables import names_of
 from ..run_file.run_file import RunFile, own_calls
+from ..run_file.tables import names_of
 from ..run_file.trust import SOURCES, check_at_end, write_sources
 from ..stop import Stop, tell
 from . import folder as run_folder

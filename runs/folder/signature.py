@@ -23,9 +23,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...privacy.bounded import check_links, read_bounded
-from ...privacy.durable import write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import check_links, read_bounded, write_durably
 from ...privacy.releases.chained_file import sign as signed_by
 from ...privacy.releases.log import holds_logs
 from .folder import RUN, SIGNATURE, SUMS, check_sums, digest, listed, require, write_sums

@@ -15,7 +15,7 @@ from ...privacy.noise.correlated import Matrix, whisper_covariance
 from ...privacy.noise.design import Design, Kind, pair_exposure
 from ...privacy.noise.over_time import MOST_DENSE, Modes, filter_cost, grams, modes_of
 from ...training.algorithms.strategy import joint_tables, matrix_of, pair_variances, strategy_table
-from ...training.exposure.infinite import MOST_WORK, work_of
+from ...training.exposure.whole_run import MOST_WORK, work_of
 from ...training.graphs.graph import Graph
 from ..run_file.run_file import RunFile, validated
 from .schema import Row

@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import read_bounded
-from ...privacy.durable import make_folder, sync_folder, write_durably
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.files import make_folder, read_bounded, sync_folder, write_durably
 from ...privacy.releases.values import Clip, shown
 from ...training.device.later import is_network, is_tensor, torch
 from ...training.engine.tensor_file import tensors_of

@@ -17,8 +17,8 @@ from ...attacks.checks.result import TOTAL_FALSE_ALARM, Check, Verdict
 from ...attacks.foreign.claimed import claim_of_log
 from ...attacks.foreign.scores_audit import ScoresAudit
 from ...privacy.accounting.request import Adjacency
-from ...privacy.durable import write_durably
 from ...privacy.errors import InputError, InputTypeError
+from ...privacy.files import write_durably
 from ...privacy.formats.codec import as_text
 from ...privacy.formats.json_text import read_json
 from ...privacy.guarantee import EAVESDROPPER, Statement, Status, Unit

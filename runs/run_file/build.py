@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...privacy.accounting.request import Accountant, Adjacency
 from ...privacy.batches.sampling import Drawing, drawings
-from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
+from ...privacy.files import check_memory
 from ...privacy.guarantee import Statement, Unit
 from ...training.accounts.accounted_run import takes_batch_size
 from ...training.algorithms import Algorithm, Form, bind

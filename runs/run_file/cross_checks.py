@@ -221,11 +221,11 @@ def _adversaries(
 ) -> tuple[tuple[str, ...], list[str]]:
     """The adversaries to account for, the target's first, and what is wrong with them."""
     from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, parse_adversary
-    from ...training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+    from ...training.exposure.sensitivity import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     default: Sequence[str] = ENCRYPTED_DEFAULT if links == "encrypted" else CLEAR_DEFAULT
     if privacy.holders is not None:
-        from ...training.exposure.candidates import usual_of_person
+        from ...training.exposure.sensitivity import usual_of_person
 
         default = usual_of_person(default, holders=privacy.held_by, agents=agents)
     given = "adversaries" in privacy.model_fields_set

@@ -29,8 +29,8 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
-from ...privacy.bounded import check_links
 from ...privacy.errors import InputError, InputTypeError, all_problems
+from ...privacy.files import check_links
 from ...privacy.formats.toml_text import NotToml, parse_toml, read_toml
 from .cross_checks import (
     audit_problems,
@@ -43,12 +43,14 @@ from .cross_checks import (
 )
 from .data_table import DataTable
 from .hyper_parameters import sentences, settings_schema
-from .own_tables import ATTACK_KEYS, OWN_KEYS, Call, calls_of, with_names
 from .privacy_table import PrivacyTable, ReportTable
 from .tables import (
+    ATTACK_KEYS,
+    OWN_KEYS,
     AlgorithmTable,
     AttackTable,
     AuditTable,
+    Call,
     Count,
     GraphTable,
     InterceptTable,
@@ -56,6 +58,8 @@ from .tables import (
     Seed,
     Table,
     TrainingTable,
+    calls_of,
+    with_names,
 )
 from .trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 

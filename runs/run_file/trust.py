@@ -31,9 +31,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ...privacy.bounded import check_size, leads_inside, read_bounded
-from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import (
+    check_size,
+    leads_inside,
+    lock,
+    make_folder,
+    read_bounded,
+    write_durably,
+)
 from ...privacy.formats.toml_text import toml_value
 from ...training.own.names import (
     installed_digests,
@@ -45,7 +51,7 @@ from ...training.own.names import (
 )
 from ...training.own.objects import digest_of, keys_of, own_path_of, pin
 from ..described import Described
-from .own_tables import Call
+from .tables import Call
 
 # sources.json of a run: which files of the user trained it, with copies of them in `sources/`.
 #

@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 
 from joblib import cpu_count
 
-from ...privacy.durable import PART, lock
 from ...privacy.errors import InputError, needs, within
+from ...privacy.files import PART, lock
 from ..attack.attack import attack_run
 from ..audit.audit import audit_folder, raise_contradiction
 from ..audit.evidence import read_attack, read_audit

@@ -20,9 +20,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, TypeAdapter
 
-from ...privacy.bounded import check_links, read_bounded
-from ...privacy.durable import open_private, write_durably
 from ...privacy.errors import InputError
+from ...privacy.files import check_links, open_private, read_bounded, write_durably
 from ...privacy.formats.codec import Count, NotNegative
 from ...privacy.formats.json_text import parse_json
 from ...privacy.guarantee import Guarantee

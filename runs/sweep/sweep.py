@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...privacy.bounded import check_links
-from ...privacy.durable import lock, make_folder, write_durably
 from ...privacy.errors import InputError, Progress
+from ...privacy.files import check_links, lock, make_folder, write_durably
 from ..stop import Stop
 from .engine import Engine, Task, digest_of
 from .results import (

@@ -18,14 +18,14 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from overhear.privacy.bounded import (
+from overhear.privacy.errors import InputError
+from overhear.privacy.files import (
     check_expansion,
     check_memory,
     count_lines,
     read_bounded,
     read_text,
 )
-from overhear.privacy.errors import InputError
 from overhear.privacy.formats.tensor_archives import PackedArrays, read_header
 from overhear.training.engine.tensor_file import read_tensors
 
@@ -42,7 +42,7 @@ from overhear.runs.folder.records import Stopped, read_metrics
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.data.readers import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from overhear.privacy.formats.pictures import opened_picture
 from overhear.privacy.releases.person_ledger import read_person_ledger
@@ -596,7 +596,7 @@ def test_a_control_group_bounds_the_memory_of_a_machine(tmp_path, monkeypatch):
     (tmp_path / "most").write_text("1000\n")
     (tmp_path / "none").write_text("max\n")
     limits = [str(tmp_path / name) for name in ("none", "nowhere", "most")]
-    monkeypatch.setattr("overhear.privacy.bounded._GROUP_LIMITS", limits)
+    monkeypatch.setattr("overhear.privacy.files._GROUP_LIMITS", limits)
     with pytest.raises(InputError, match="this machine has 1e-06"):
         check_memory("a run", 1001, "lower agents")
     check_memory("a run", 1000, "lower agents")

@@ -11,7 +11,7 @@ from overhear.privacy.errors import (
     UnsupportedView,
 )
 from overhear.runs.errors import STATED, ContradictedProof, as_stated, sentence
-from overhear.training.engine.checkpoint import BrokenCheckpoint
+from overhear.training.engine.tensor_file import BrokenCheckpoint
 from overhear.training.engine.transcript import MissingMessage
 from overhear.training.exposure.sensitivity import UnsupportedMechanism
 

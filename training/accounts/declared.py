@@ -36,8 +36,7 @@ from ...privacy.target import Goal
 from ..exposure.guarantees import guarantee, opinion_on, run_epsilon
 from ..exposure.sensitivity import JointSensitivity, Release
 from .paragraph import Explanation, claims_of, explain_releases, worst_off
-from .summary import Figures
-from .targets import reached
+from .summary import Figures, reached
 
 _MOST_ACCOUNTED = 2_000_000  # releases, for epsilon by round
 _MOST_PAIRS = 250_000  # of an adversary and a victim, that a name may ask about

@@ -16,15 +16,21 @@ from typing import NamedTuple
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status, Unit
 from ...privacy.target import Goal
-from ..exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT, usual_of_person
-from ..exposure.infinite import replace_infinite_by_whole_run
 from ..exposure.joint_sensitivities import joint_sensitivities
-from ..exposure.sensitivity import JointSensitivity, Release, bound_of, of_records
-from ..exposure.whole_run import InAllRounds, check_turns
+from ..exposure.sensitivity import (
+    CLEAR_DEFAULT,
+    ENCRYPTED_DEFAULT,
+    JointSensitivity,
+    Release,
+    bound_of,
+    of_records,
+    usual_of_person,
+)
+from ..exposure.whole_run import InAllRounds, check_turns, replace_infinite_by_whole_run
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit, refer_to
 from .accounted_run import AccountedRun
-from .targets import multiplier_for
+from .summary import multiplier_for
 
 # Whether a step's noise keeps its proportion to what is clipped, whatever the noise multiplier.
 #

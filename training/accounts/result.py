@@ -22,8 +22,7 @@ from ..tracing.scripts import Scripts
 from ..tracing.trace import AlgorithmTrace, at_unit
 from .accounted_run import AccountedRun, is_amplified
 from .paragraph import Explanation, as_paragraph, explain
-from .summary import Figures, Summary, as_json, rounded_down, rounded_up, users_words
-from .targets import reached
+from .summary import Figures, Summary, as_json, reached, rounded_down, rounded_up, users_words
 
 # Epsilon of every agent's records, not of the worst alone.
 

@@ -38,8 +38,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.bounded import MOST_VALUES
 from ...privacy.errors import InputError, within
+from ...privacy.files import MOST_VALUES
 from .load import Dataset
 
 _Matrix = NDArray[np.float64]

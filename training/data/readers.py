@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import (
+from ...privacy.errors import InputError
+from ...privacy.files import (
     MOST_VALUES,
     check_expansion,
     check_size,
@@ -29,7 +30,6 @@ from ...privacy.bounded import (
     decoding,
     read_bounded,
 )
-from ...privacy.errors import InputError
 from ...privacy.formats.pictures import opened_picture
 
 

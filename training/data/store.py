@@ -28,8 +28,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError
+from ...privacy.files import check_memory
 from ...privacy.formats.tensor_archives import map_array
 from ..device.memory import on_device
 

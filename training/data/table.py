@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...privacy.durable import make_folder, open_private
 from ...privacy.errors import InputError
+from ...privacy.files import make_folder, open_private
 from ...privacy.formats.tensor_archives import read_array
 from .columns import BadCell, Categories, Dates, Declared, Range
 from .load import Dataset, TableColumn

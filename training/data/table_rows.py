@@ -13,8 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ...privacy.bounded import check_expansion, check_size, decoding
 from ...privacy.errors import InputError, did_you_mean, needs
+from ...privacy.files import check_expansion, check_size, decoding
 from ...privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
 from .columns import kind_of, skeleton
 

@@ -26,10 +26,10 @@ from ..models.losses import FailedForward, is_for_the_loop
 from ..models.parameters import flatten
 from ..noise_tests.noise_tests import NoiseTests, RoundNoise
 from ..own.contents import Watch
-from ..step.batched import no_projection
 from ..step.floor import Floor
 from ..step.operations import Operations
 from ..step.perform import perform
+from ..step.script import no_projection
 from ..step.values import Agents, Cohort
 from ..tracing.scripts import Scripts, ScriptsOnDemand, state_column
 from .exchange import Ranks, check_fit, check_same_root, gather, share_root, warm_up

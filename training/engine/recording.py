@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ...privacy.batches.sampling import Per
 from ..device.memory import elements_at_once, on_device
-from ..step.batched import runs_batched, same_bits
 from ..step.operations import OPERATIONS, CarryOut, Coef, How, Values, read_by_others
 from ..step.purity import PureFunction
+from ..step.script import runs_batched, same_bits
 from ..step.values import SERVER, Agents, Batch, ClipNorm, Edges, LocalSteps, Server, Value
 from ..tracing.linear_forms import Group, Known
 from .links import Links, by_coordinate, of_agents, stacked

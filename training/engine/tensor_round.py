@@ -24,10 +24,10 @@ from ..device.memory import on_device
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of
-from ..step.batched import no_projection, projection
 from ..step.floor import INITIAL, MOST_LOST, NO_FLOOR, RANDOM, RESULT, TABLE, UNIT, Floor
 from ..step.operations import Coef, Of, Operations, P, PublicNumbers, V, checked_scale, reply_order
 from ..step.purity import PureFunction
+from ..step.script import no_projection, projection
 from ..step.values import (
     ALL,
     NUMBERS,

@@ -10,10 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ...privacy.durable import make_file, make_folder
 from ...privacy.errors import InputError
-from .checkpoint import round_files, round_name
-from .tensor_file import read_tensors
+from ...privacy.files import make_file, make_folder
+from .tensor_file import read_tensors, round_files, round_name
 
 
 class MissingMessage(InputError, LookupError):

@@ -25,13 +25,13 @@ from ...privacy.errors import InexpressibleView, UnsupportedView
 from ...privacy.guarantee import Adversary, Sees, Status, Unit
 from ...privacy.view.view import View
 from ..tracing.trace import AlgorithmTrace, parts_of
-from .candidates import candidates
 from .events import check_draws
 from .local_views import AdversaryView, LocalViews
 from .rounding_error import Residues
 from .sensitivity import (
     JointSensitivity,
     Release,
+    candidates,
     cost,
     effective_of,
     rounded,

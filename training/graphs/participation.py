@@ -32,8 +32,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, whole, within
+from ...privacy.files import read_bounded
 from ...privacy.formats.json_text import parse_json
 from .graph import Graph, GraphSequence, ScheduledGraph, Topology
 from .mixing import Sums

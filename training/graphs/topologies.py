@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...privacy.bounded import read_bounded
 from ...privacy.errors import InputError, within
+from ...privacy.files import read_bounded
 from ...privacy.formats.json_text import read_json
 from ...privacy.formats.tensor_archives import header_of, read_array
 from .graph import Graph, GraphSequence, Topology, random_digraph

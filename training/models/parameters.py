@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ...privacy.bounded import check_memory
 from ...privacy.errors import InputError, InputTypeError, describe
+from ...privacy.files import check_memory
 from ..own.names import own_object
 from .networks import NETWORKS, Shape
 from .recurrent import stepwise, unsupported_recurrent

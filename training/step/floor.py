@@ -1,8 +1,9 @@
 """What a round needs of its public values, so that none is too large for noise that comes in late.
 
-A trace writes a floor down (`tracing.rounding`), and a round of a run compares its values with it:
-the models that earlier rounds released, the initial one, results of functions of what was released.
-It stops by numbers that every closed view holds and by nothing else, so that to stop tells nothing.
+A trace writes a floor down (`tracing.cancellation`), and a round of a run compares its values with
+it: the models that earlier rounds released, the initial one, results of functions of what was
+released. It stops by numbers that every closed view holds and by nothing else, so that to stop
+tells nothing.
 """
 
 from __future__ import annotations

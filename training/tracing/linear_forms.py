@@ -25,8 +25,17 @@ from ...privacy.participation import Draws, Reach
 from ..step.operations import PublicNumbers
 from ..step.refusals import REMEDY
 from ..step.values import SERVER
-from .cancellation import OTHER, Columns, History, Noised, Origin, cancelled_terms
-from .rounding import meet, meet_in_sums, rounded_by
+from .cancellation import (
+    OTHER,
+    Columns,
+    History,
+    Noised,
+    Origin,
+    cancelled_terms,
+    meet,
+    meet_in_sums,
+    rounded_by,
+)
 from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
 
 if TYPE_CHECKING:
@@ -174,8 +183,8 @@ class LinearForms:
     `made_by` is what their round knows of its columns: those of another round mean something else.
     `block` is the block of coordinates that all their columns belong to. `residue` holds what
     rounding may have left, over the residues of `cancellation`; None where nothing cancelled.
-    `rounded` holds the public columns beside which data or noise were rounded; see `rounding`. What
-    is `seen` counts as seen by everybody, as it was rounded.
+    `rounded` holds the public columns beside which data or noise were rounded; see `cancellation`.
+    What is `seen` counts as seen by everybody, as it was rounded.
     """
 
     __slots__ = ("block", "history", "made_by", "matrix", "origin", "residue", "rounded", "seen")

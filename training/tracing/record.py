@@ -18,9 +18,8 @@ from ..step.floor import NO_FLOOR, TABLE, Floor
 from ..step.perform import histories_of
 from ..step.values import NUMBERS, Agents, Batch, Value
 from .arguments import check_history, check_shown
-from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin
+from .cancellation import OTHER, PUBLIC, Cancelled, Columns, History, Origin, floor_of, holds, leave
 from .linear_forms import Contributions, Group, Known, LinearForms, Messages, NoiseSources, only_of
-from .rounding import floor_of, holds, leave
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

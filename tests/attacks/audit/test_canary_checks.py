@@ -12,13 +12,15 @@ import torch
 from scipy.special import ndtr
 
 from overhear.attacks.audit.canaries import drawn_norms
-from overhear.attacks.audit.canary_checks import (
+from overhear.attacks.audit.canary_noise import (
+    CanaryNoise,
     absent_check,
     canary_checks,
     clipping_check,
     independence_check,
+    of_observed_size,
+    of_renewed_size,
 )
-from overhear.attacks.audit.canary_noise import CanaryNoise, of_observed_size, of_renewed_size
 from overhear.attacks.audit.game import CanaryGame
 from overhear.attacks.audit.observed_rows import shares_noise
 from overhear.privacy.guarantee import parse_adversary

@@ -151,7 +151,7 @@ def test_no_status_is_wider_than_a_terminal(run, capsys):
 
 
 def test_what_cannot_be_expressed_is_said_so(run, capsys, monkeypatch):
-    monkeypatch.setattr("overhear.training.exposure.infinite.MOST_WORK", 0.0)
+    monkeypatch.setattr("overhear.training.exposure.whole_run.MOST_WORK", 0.0)
     given = ["--set=algorithm.name=dpmixsgd", '--set=privacy.adversaries=["eavesdropper"]']
     code, shown, told = planned(capsys, run, *given, "--strict")
     assert code == 3

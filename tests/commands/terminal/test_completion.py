@@ -34,7 +34,7 @@ def test_algorithms_are_those_of_the_registry():
 
 
 def test_adversaries_can_be_asked_for():
-    from overhear.training.exposure.candidates import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
+    from overhear.training.exposure.sensitivity import CLEAR_DEFAULT, ENCRYPTED_DEFAULT
 
     offered = {one.partition("=")[2] for one in overrides("privacy.adversary=")}
     assert offered == {*CLEAR_DEFAULT, *ENCRYPTED_DEFAULT}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair
-from overhear.privacy.accounting.mixtures import mixtures
+from overhear.privacy.accounting.dominating_pairs import Pair, Round, discretised_pair, mixtures
 from overhear.privacy.accounting.privacy_loss import compose, tilt_for_delta
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon

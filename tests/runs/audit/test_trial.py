@@ -10,7 +10,7 @@ from overhear.privacy.errors import Progress
 from overhear.runs.attack.attack import _Ticks
 from overhear.runs.audit.audit import audit_config
 from overhear.runs.audit.game import cost_of, pricing_checks
-from overhear.runs.cost import Cost
+from overhear.runs.numbers import Cost
 from overhear.runs.run_file.run_file import load_run_file
 from tests.runs.audit.test_audit import RUN
 

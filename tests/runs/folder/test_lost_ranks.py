@@ -25,7 +25,7 @@ from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 from tests.runs.folder.rank_processes import Ended, started_by_hand, unchanged
 from tests.runs.folder.test_ranks import FAST, RUN, command
 

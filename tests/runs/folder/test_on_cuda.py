@@ -13,7 +13,7 @@ from overhear.commands import cli
 from overhear.runs.folder.resume import resume_run
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 from tests.small_run import run_text
 
 pytestmark = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from overhear.commands import cli
-from overhear.privacy.durable import SHOWN, make_folder, part_of, write_durably
+from overhear.privacy.files import SHOWN, make_folder, part_of, write_durably
 from overhear.privacy.releases.chained_file import ChainedFile
 from overhear.runs.folder.folder import claim
 from tests.runs.folder.test_ranks import RUN
@@ -20,10 +20,10 @@ SHOWN_FILES = {
     "report.html",
 }  # figures, which say what may be known
 
-# Who opens a new file or makes a folder otherwise than by `durable.py`: what a user asked for by
+# Who opens a new file or makes a folder otherwise than by `files.py`: what a user asked for by
 # name, locks without content, ledgers and logs of figures, and what is private by itself.
 OTHER_WRITERS = {
-    *("privacy/durable.py", "privacy/releases/chained_file.py", "adapters/opacus/oracle.py"),
+    *("privacy/files.py", "privacy/releases/chained_file.py", "adapters/opacus/oracle.py"),
     *("attacks/foreign/assignment.py", "attacks/foreign/audit_training.py", "commands/plan.py"),
     *("commands/train.py", "commands/report.py", "commands/sweep.py"),
     *("reports/document/markdown.py", "reports/reproduced/reproduce.py"),

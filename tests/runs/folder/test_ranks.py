@@ -22,8 +22,8 @@ from overhear.runs.folder.run import Session, plan_session, train_run
 from overhear.runs.plan.plan import Plan
 from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import RunFile, load_run_file
-from overhear.training.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_file import Checkpoint, load_checkpoint, save_checkpoint
 from overhear.training.engine.transcript import Transcript
 from tests.runs.folder.rank_processes import started_by_hand
 from tests.small_run import run_text

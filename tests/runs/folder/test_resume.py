@@ -21,7 +21,7 @@ from overhear.runs.folder.resume import affordable_round, resume_run
 from overhear.runs.folder.run import plan_session, train_run
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.training.algorithms import ALGORITHMS
-from overhear.training.engine.checkpoint import load_checkpoint
+from overhear.training.engine.tensor_file import load_checkpoint
 from overhear.training.engine.transcript import Transcript
 from tests.privacy.ledgers import edit_ledger
 from tests.runs.folder.interrupted import (

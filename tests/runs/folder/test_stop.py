@@ -18,8 +18,8 @@ from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.build import Built
 from overhear.runs.run_file.run_file import load_run_file
 from overhear.runs.stop import Interrupted, Stop
-from overhear.training.engine.checkpoint import load_checkpoint
 from overhear.training.engine.engine import Engine
+from overhear.training.engine.tensor_file import load_checkpoint
 from tests.runs.folder.interrupted import NO_TARGET, plan_once, write_run_file
 from tests.runs.folder.rank_processes import started_by_hand, unchanged
 

@@ -26,9 +26,8 @@ from overhear.privacy.releases.ledger import Ledger, read_ledger
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file import trust
-from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import ForeignFolder, RunFile, load_run_file, named_paths
-from overhear.runs.run_file.tables import Table
+from overhear.runs.run_file.tables import Call, Table
 from overhear.training.own import names
 from overhear.training.own.objects import give, pins
 

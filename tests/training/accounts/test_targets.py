@@ -10,7 +10,7 @@ from overhear.privacy.errors import InputError, InputTypeError, UnsupportedView
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.target import Goal
 from overhear.training import account
-from overhear.training.accounts.targets import multiplier_for, reached
+from overhear.training.accounts.summary import multiplier_for, reached
 from overhear.training.exposure.sensitivity import JointSensitivity, Release
 
 SAID = Statement(delta=1e-5)

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
-from overhear.training.data.left_out import leave_out
 from overhear.training.data.load import Dataset
 from overhear.training.data.own_data import dataset_of, own_dataset
+from overhear.training.data.tied_items import leave_out
 
 RECORDS, WIDTH = 90, 16
 DRAWN = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from overhear.training.engine.checkpoint import (
+from overhear.training.engine.tensor_file import (
     BrokenCheckpoint,
     Checkpoint,
     load_checkpoint,

@@ -36,7 +36,7 @@ BETWEEN = {
     ("training/gradients/gradients.py", "PairGradients.check"): "sums are looked at",
     ("training/device/precision.py", "check_numbers"): "models are looked at",
     ("training/gradients/choice.py", "disagreement"): "a layout is tried once",
-    ("training/step/batched.py", "_agree"): "a function is tried once",
+    ("training/step/script.py", "_agree"): "a function is tried once",
     ("training/engine/engine.py", "Engine.snapshot.<locals>.<dictcomp>"): "a snapshot is read",
 }
 

@@ -15,13 +15,12 @@ from overhear.privacy.errors import UnsupportedView
 from overhear.privacy.guarantee import Sees, Status, neighbour
 from overhear.privacy.noise.correlated import decor_factor
 from overhear.training.algorithms import Form, dp_dpsgd, dpdl, dsgd
-from overhear.training.exposure.candidates import candidates
 from overhear.training.exposure.joint_sensitivities import (
     joint_sensitivities,
     joint_sensitivities_by_victim,
 )
 from overhear.training.exposure.local_views import LocalViews
-from overhear.training.exposure.sensitivity import JointSensitivity, Release, worst
+from overhear.training.exposure.sensitivity import JointSensitivity, Release, candidates, worst
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.mixing import mixing_weights
 from overhear.training.graphs.topologies import bipartite, ring, star

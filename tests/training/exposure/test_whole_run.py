@@ -22,9 +22,12 @@ from overhear.training import ALGORITHMS, bind, build_graph
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.exposure.events import accounted
 from overhear.training.exposure.guarantees import guarantee, run_epsilon
-from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
+from overhear.training.exposure.whole_run import (
+    InAllRounds,
+    replace_infinite_by_whole_run,
+    whole_run_joint_sensitivities,
+)
 from overhear.training.step.final_release import FinalRelease
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents

@@ -8,12 +8,12 @@ import pytest
 
 from overhear.privacy import EAVESDROPPER, Accountant, Statement, Status, neighbour
 from overhear.training import build_graph
-from overhear.training.exposure import infinite
+from overhear.training.exposure import whole_run
 from overhear.training.exposure.dense_rounds import witness
 from overhear.training.exposure.guarantees import calibrated_multiplier, guarantee, run_epsilon
-from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
 from overhear.training.exposure.sensitivity import JointSensitivity
+from overhear.training.exposure.whole_run import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.step.round import Round
 from overhear.training.step.values import Agents
 from overhear.training.tracing.trace import AlgorithmTrace, trace
@@ -92,7 +92,7 @@ def test_noise_that_is_used_again_is_shown_by_an_earlier_message():
 
 
 def test_reuse_is_found_however_long_the_run_is(monkeypatch):
-    monkeypatch.setattr(infinite, "MOST_WORK", 3e3)  # enough for four rounds of one pair
+    monkeypatch.setattr(whole_run, "MOST_WORK", 3e3)  # enough for four rounds of one pair
     found = settled(traced(reused, start, rounds=400))
     assert found.status is Status.NO_PROTECTION
     assert "masked of agent 0 to 1, 4 in round 1, which showed it" in found.because
@@ -100,7 +100,7 @@ def test_reuse_is_found_however_long_the_run_is(monkeypatch):
 
 def test_what_no_message_bears_out_stays_infinite(monkeypatch):
     """One method takes a small number for zero where the other does not."""
-    monkeypatch.setattr(infinite, "witness", lambda *_, **__: ())
+    monkeypatch.setattr(whole_run, "witness", lambda *_, **__: ())
     found = settled(traced(reused, start))
     assert (found.largest, found.status) == (math.inf, Status.CANNOT_BE_EXPRESSED)
     assert "of all rounds together: " in found.because
@@ -148,7 +148,7 @@ def test_a_leak_beside_batches_that_share_noise_leaves_no_protection():
 
 
 def test_a_run_too_large_for_a_view_of_all_rounds_cannot_be_expressed(monkeypatch):
-    monkeypatch.setattr(infinite, "MOST_WORK", 0.0)
+    monkeypatch.setattr(whole_run, "MOST_WORK", 0.0)
     found = settled(traced(reused, start))
     assert found.status is Status.CANNOT_BE_EXPRESSED
     assert "too large for a view of all its rounds" in found.because

@@ -11,9 +11,9 @@ from overhear.training.engine.links import Links
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.engine.recording import Argument, Calls, KeptCalls, Recorded, called
 from overhear.training.graphs.topologies import erdos_renyi, full, ring, star
-from overhear.training.step import batched
-from overhear.training.step.batched import runs_batched
+from overhear.training.step import script
 from overhear.training.step.purity import purified
+from overhear.training.step.script import runs_batched
 from overhear.training.step.values import Agents, Edges
 from tests.training.contract import bound_to, setting
 
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _forget():
-    batched._found.clear()
+    script._found.clear()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from torch import nn
 
 from overhear.privacy.errors import UndeclaredOperation
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
-from overhear.training.step.batched import projection, same_bits
+from overhear.training.step.script import projection, same_bits
 from tests.devices.stand_in import StandIn
 
 VALUE = torch.tensor([0.9, 0.5, -1.0])

@@ -11,8 +11,8 @@ from torch import nn
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.game import CanaryGame
+from overhear.attacks.audit.scores import Column, MatchedFilter
 from overhear.attacks.audit.whole_run_game import WholeRunGame, _with_canaries, worst_signs
-from overhear.attacks.audit.whole_run_outcome import Column, MatchedFilter
 from overhear.attacks.bounds.mechanism import Claim
 from overhear.privacy import EAVESDROPPER
 from overhear.privacy.accounting.gaussian import epsilon_from_mu

@@ -12,8 +12,8 @@ from overhear.commands import cli
 from overhear.privacy.errors import InputError
 from overhear.runs.attack.prior_records import KEY, own_denoiser
 from overhear.runs.folder.run import train_run
-from overhear.runs.run_file.own_tables import Call
 from overhear.runs.run_file.run_file import load_run_file
+from overhear.runs.run_file.tables import Call
 from overhear.runs.run_file.trust import trusting
 from tests.small_run import run_text
 

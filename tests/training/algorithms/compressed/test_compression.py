@@ -16,8 +16,8 @@ from overhear.training.algorithms.compression import (
     top_k,
 )
 from overhear.training.graphs.topologies import build_graph, full, ring
-from overhear.training.step.batched import runs_batched
 from overhear.training.step.purity import purified
+from overhear.training.step.script import runs_batched
 
 NUMBER = torch.zeros(1)
 

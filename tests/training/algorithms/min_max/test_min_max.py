@@ -23,9 +23,12 @@ from overhear.training.engine.recording import GradientCall, Recorded
 from overhear.training.engine.setting import Setting
 from overhear.training.engine.transcript import Transcript
 from overhear.training.exposure.guarantees import run_epsilon
-from overhear.training.exposure.infinite import InAllRounds, replace_infinite_by_whole_run
 from overhear.training.exposure.joint_sensitivities import joint_sensitivities
-from overhear.training.exposure.whole_run import whole_run_joint_sensitivities
+from overhear.training.exposure.whole_run import (
+    InAllRounds,
+    replace_infinite_by_whole_run,
+    whole_run_joint_sensitivities,
+)
 from overhear.training.graphs.graph import Graph
 from overhear.training.graphs.topologies import full, ring, star
 from overhear.training.models.tasks import ClassWeights, project_to_simplex
