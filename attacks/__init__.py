@@ -5,7 +5,6 @@ Each name is imported when it is first asked for, as those of `overhear.training
 
 TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
 if TYPE_CHECKING:
-    from .interception.best_linear_estimate import best_weights as best_weights
     from .interception.estimate import Estimate as Estimate
     from .interception.estimate import estimate as estimate
     from .interception.estimate import intercept as intercept
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from .interception.replay import Protection as Protection
     from .interception.replay import Replay as Replay
     from .interception.replay import ReplayedRun as ReplayedRun
+    from .interception.replay import best_weights as best_weights
     from .interception.replay import replay as replay
     from .interception.replay import trace_of as trace_of
     from .inversion.inversion import Reconstruction as Reconstruction
@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 _STANDS_IN = {
     name: module
     for module, names in {
-        "interception.best_linear_estimate": "best_weights",
         "interception.estimate": "Estimate estimate intercept intercept_momentum join",
         "interception.names": "Scenario scenarios_of",
-        "interception.replay": "Protection Replay ReplayedRun replay trace_of",
+        "interception.replay": "Protection Replay ReplayedRun best_weights replay trace_of",
         "inversion.inversion": "Reconstruction reconstruct",
         "problem.labels": "recover_labels",
         "problem.objective": "PRESETS Preset",

@@ -24,7 +24,7 @@ from overhear.attacks.bounds.lower_bounds import Guesses  # noqa: E402
 from overhear.attacks.bounds.mechanism import Claim, epsilon  # noqa: E402
 from overhear.privacy.guarantee import Statement  # noqa: E402
 from overhear.privacy.noise.schedule import Schedule  # noqa: E402
-from overhear.privacy.published.dyn_d2p import dyn_d2p_clt  # noqa: E402
+from overhear.privacy.published.claim import dyn_d2p_clt  # noqa: E402
 from overhear.runs.audit.audit import audit_config  # noqa: E402
 from overhear.runs.run_file.run_file import load_run_file  # noqa: E402
 from tests.attacks.bounds.simulated_scores import simulated_scores  # noqa: E402

@@ -18,7 +18,7 @@ import time
 import torch
 from torch import Tensor
 
-from overhear.runs.freed_memory import keep_freed_memory
+from overhear.runs.stop import keep_freed_memory
 from overhear.training.gradients.gradients import Layout, PairGradients
 from overhear.training.models.parameters import build_model, flatten
 

@@ -43,7 +43,7 @@ from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import (
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from overhear.runs.freed_memory import keep_freed_memory
+from overhear.runs.stop import keep_freed_memory
 from overhear.training.gradients.gradients import PairGradients
 from overhear.training.models.parameters import build_model, flatten, unflatten
 

@@ -33,7 +33,7 @@ import torch.distributed as dist
 from engine import plain
 from torch import Tensor, nn
 
-from overhear.runs.freed_memory import keep_freed_memory
+from overhear.runs.stop import keep_freed_memory
 from overhear.training.algorithms import ALGORITHMS, Form, bind
 from overhear.training.data.store import Examples
 from overhear.training.engine import tensor_round

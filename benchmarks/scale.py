@@ -166,7 +166,7 @@ def round_beside_plain(agents: int, *, quick: bool) -> str:
     import torch
     from rounds import CLIP_NORM, NOISE_STD, Case, engine_of, setting_of
 
-    from overhear.runs.freed_memory import keep_freed_memory
+    from overhear.runs.stop import keep_freed_memory
 
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -197,7 +197,7 @@ def evaluation(classes: int, *, quick: bool) -> str:
     import torch
     from rounds import Case, engine_of
 
-    from overhear.runs.freed_memory import keep_freed_memory
+    from overhear.runs.stop import keep_freed_memory
     from overhear.training.data.store import Examples
     from overhear.training.models.evaluation import evaluate
     from overhear.training.models.parameters import build_model, flatten, unflatten

@@ -82,7 +82,7 @@ def audit(
     with audit_progress(make_console(stderr=True)) as progress:
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..runs.audit.audit import audit_config, audit_folder, raise_contradiction
-        from ..runs.freed_memory import give_freed_memory_back
+        from ..runs.stop import give_freed_memory_back
 
         give_freed_memory_back()
         if config is not None:

@@ -36,9 +36,16 @@ from .audit import audit, audit_last_model, audit_log, audit_scores
 from .plan import check_account, design, plan
 from .report import check, compare, person, report, sign, total
 from .sweep import plot, reproduce, review, sweep, table
-from .terminal.log import Log, current_log, logging
 from .terminal.signals import until_stopped
-from .terminal.terminal import IsThere, with_requests, words_of_bash, write
+from .terminal.terminal import (
+    IsThere,
+    Log,
+    current_log,
+    logging,
+    with_requests,
+    words_of_bash,
+    write,
+)
 from .train import demo, new, schema, train
 
 __all__ = ["app", "main"]

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal.log import current_log
 from .terminal.signals import stop_of_command
 from .terminal.terminal import (
     Format,
     RunPath,
     TableOrJson,
     TrustCode,
+    current_log,
     make_console,
     print_json,
     say,
@@ -238,7 +238,7 @@ def train(
             stop=stop,
         )
         raise typer.Exit(code)
-    from ..runs.freed_memory import keep_freed_memory
+    from ..runs.stop import keep_freed_memory
 
     keep_freed_memory()
     if place is None or place.size == 1:

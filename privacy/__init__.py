@@ -42,12 +42,20 @@ from .noise.correlated import (
 )
 from .noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
 from .participation import Event, ParticipationPattern, Reach, always, cohort, group, poisson
-from .published.claim import PublishedClaim
-from .published.dpdl import dpdl_theorem_1
-from .published.dpmixsgd import dpmixsgd_theorem_3
-from .published.dyn_d2p import dyn_d2p_clt, dyn_d2p_proposition_4
-from .published.muffliato import muffliato_bound, muffliato_losses
-from .published.whisper import whisper_constraint_10, whisper_information, whisper_theorem_2
+from .published.claim import (
+    PublishedClaim,
+    dpdl_theorem_1,
+    dpmixsgd_theorem_3,
+    dyn_d2p_clt,
+    dyn_d2p_proposition_4,
+)
+from .published.whisper import (
+    muffliato_bound,
+    muffliato_losses,
+    whisper_constraint_10,
+    whisper_information,
+    whisper_theorem_2,
+)
 from .reference.second_opinion import SecondOpinion, second_opinion
 from .releases.ledger import Ledger, Spent, read_ledger
 from .view.view import View

@@ -28,7 +28,7 @@ from safetensors.torch import save
 
 from overhear.attacks.foreign.scores_audit import read_scores
 from overhear.attacks.inversion.optimisation import Checkpoint as SearchCheckpoint
-from overhear.privacy.formats import json_text
+from overhear.privacy.formats import codec
 from overhear.privacy.releases.ledger import read_ledger
 from overhear.privacy.releases.log import read_log
 from overhear.privacy.releases.person_ledger import read_person_ledger
@@ -497,8 +497,8 @@ READERS = (
     Reader("attacks/inversion/optimisation.py", ("safetensors",), "c.safetensors",
            save({"pixels": torch.ones(3)}, {"problem": "p"}),
            lambda path: SearchCheckpoint(path=path, problem="p").load()),
-    Reader("privacy/formats/json_text.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
-           lambda path: json_text.read_json(path, 1 << 20)),
+    Reader("privacy/formats/codec.py", ("json",), "a.json", b'{"a": [1, 2.5, "b"]}',
+           lambda path: codec.read_json(path, 1 << 20)),
     Reader("privacy/releases/ledger.py", ("jsonl",), "l.jsonl",
            chained({"schema": 2, "run": "a"}, {"round": 0, "releases": []}), read_ledger),
     Reader("privacy/releases/person_ledger.py", ("jsonl",), "p.jsonl",

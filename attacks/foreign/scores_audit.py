@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from ...privacy.accounting.trade_off import trade_off
 from ...privacy.errors import InputError, InputTypeError, within
 from ...privacy.files import read_bounded
-from ...privacy.formats.csv_rows import CsvRows
+from ...privacy.formats.toml_text import CsvRows
 from ..audit.audited import Verdict
 from ..bounds.lower_bounds import LEAST_SHARE, Guesses, LowerBound
 from ..bounds.one_run_bounds import guesses_made, ideal_ranked, one_run_f_dp, one_run_pure, ranked

@@ -29,8 +29,7 @@ from ...training.tracing.linear_forms import Contributions, Known, Messages, Noi
 from ...training.tracing.scripts import state_column
 from ...training.tracing.sparse_rows import widened
 from ..checks.recording import WatchedRound
-from .best_linear_estimate import Weights, best_weights, determined, seen_combination
-from .replay import Replay
+from .replay import Replay, Weights, best_weights, determined, seen_combination
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

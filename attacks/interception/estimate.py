@@ -26,10 +26,9 @@ from ...privacy.guarantee import Adversary, Sees
 from ...training.graphs.graph import Graph
 from ...training.own.names import algorithm_named
 from ..problem.observation import Drift, Observation
-from .best_linear_estimate import Weights, best_weights
 from .equations import Equations, Series, Target, why_hidden
 from .names import Scenario, scenarios_of
-from .replay import Replay
+from .replay import Replay, Weights, best_weights
 
 # Gradients that change slowly: what tells a victim from others where no round does so alone.
 #

@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from ...runs.numbers import Cost, bound, duration, small
-from .log import current_log
+from .terminal import current_log
 
 if TYPE_CHECKING:
     from ...runs.folder.run import Progress as TrainProgress

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 from ..errors import InputError
 from ..files import BINARY, SHOWN, check_size, lock, named, part_of, publish, write_all
-from ..formats.json_text import parse_json
+from ..formats.codec import parse_json
 
 # Lines of a ledger: each carries a digest of all of the file before it, and has closed keys.
 #

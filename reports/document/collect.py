@@ -13,7 +13,7 @@ from typing import TypeGuard
 from ... import __version__
 from ...privacy.errors import InputError
 from ...privacy.files import SHOWN, read_bounded, write_durably
-from ...privacy.formats.json_text import parse_json, read_json
+from ...privacy.formats.codec import parse_json, read_json
 from ...privacy.guarantee import Unit
 from ...privacy.plain_text import plain
 from ...privacy.releases.ledger import Spent

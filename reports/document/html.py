@@ -24,8 +24,7 @@ from ...privacy.guarantee import SINGLE_MESSAGE, Status, Unit
 from ...runs.attack.gradients_schema import GradientAttack
 from ...runs.folder.folder import REPORT
 from ...runs.numbers import bound, figure, is_infinite
-from ..figures.chart import both, key
-from ..figures.graph import graph_figure, network, network_key
+from ..figures.chart import both, graph_figure, key, network, network_key
 from ..figures.plots import (
     epsilon_figure,
     epsilon_series,

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ...privacy.errors import InputError
-from ...privacy.formats.csv_rows import CsvRows, check_names
+from ...privacy.formats.toml_text import CsvRows, check_names
 from ...privacy.noise.correlated import (
     decor_covariance,
     noise_floor,

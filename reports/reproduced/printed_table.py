@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from ...privacy.errors import InputError, did_you_mean
-from ...privacy.formats.csv_rows import CsvRows, check_names
+from ...privacy.formats.toml_text import CsvRows, check_names
 from ...privacy.plain_text import plain
 
 _MOST_BYTES, _MOST_LINES, _MOST_CELLS = 4 << 20, 2000, 20_000

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from ...privacy.errors import InputError, Progress
 from ...privacy.files import SHOWN, check_links, write_durably
-from ...privacy.formats.codec import finite
-from ...privacy.formats.json_text import read_json
+from ...privacy.formats.codec import finite, read_json
 from ...privacy.plain_text import markdown_table, markdown_text, plain
 from ...runs.described import LARGEST_OBJECT
 from ...runs.numbers import bound

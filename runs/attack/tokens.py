@@ -18,7 +18,7 @@ from ...attacks.tokens.certificate import TokenReconstruction
 from ...attacks.tokens.reconstruct import check_tokens, reconstruct_tokens
 from ...privacy.errors import InputError, Progress
 from ...privacy.files import read_bounded
-from ...privacy.formats.json_text import parse_json
+from ...privacy.formats.codec import parse_json
 from .gradients_schema import BlindTokens, ScoredTokens, TokensFound
 from .model import Posed
 from .prior_records import read_tensors

@@ -28,14 +28,13 @@ from ...training.tracing.trace import trace
 from ..errors import ContradictedProof
 from ..folder import folder as run_folder
 from ..folder.records import Environment
-from ..freed_memory import keep_freed_memory
 from ..numbers import Expect
 from ..plan.plan import make_plan
 from ..run_file.build import Built, build, missing_of
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
-from ..stop import Stop
+from ..stop import Stop, keep_freed_memory
 from .evidence import read_audit
 from .evidence_schema import (
     Audit,

@@ -21,7 +21,7 @@ import torch
 
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.files import PART, check_size, make_folder, sync_folder, write_durably
-from ...privacy.formats.json_text import parse_json
+from ...privacy.formats.codec import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.summary import reached
 from ...training.engine.tensor_file import (

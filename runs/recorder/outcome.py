@@ -19,8 +19,7 @@ from ...attacks.foreign.scores_audit import ScoresAudit
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.files import write_durably
-from ...privacy.formats.codec import as_text
-from ...privacy.formats.json_text import read_json
+from ...privacy.formats.codec import as_text, read_json
 from ...privacy.guarantee import EAVESDROPPER, Statement, Status, Unit
 from ...privacy.releases.chained_file import rounds_text
 from ...privacy.releases.log import ReleaseLog, read_log

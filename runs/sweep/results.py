@@ -22,8 +22,7 @@ from pydantic import Field, JsonValue, TypeAdapter
 
 from ...privacy.errors import InputError
 from ...privacy.files import check_links, open_private, read_bounded, write_durably
-from ...privacy.formats.codec import Count, NotNegative
-from ...privacy.formats.json_text import parse_json
+from ...privacy.formats.codec import Count, NotNegative, parse_json
 from ...privacy.guarantee import Guarantee
 from ...training.models.metrics import Metrics
 from ..described import LARGEST_OBJECT, Described

@@ -9,8 +9,14 @@ import pytest
 from rich.text import Text
 
 from overhear.commands.cli import main
-from overhear.commands.terminal.log import Log
-from overhear.commands.terminal.terminal import make_console, make_table, print_json, say, write
+from overhear.commands.terminal.terminal import (
+    Log,
+    make_console,
+    make_table,
+    print_json,
+    say,
+    write,
+)
 from overhear.privacy.errors import InputError
 from overhear.reports.document.html import render
 from overhear.reports.document.markdown import report_markdown

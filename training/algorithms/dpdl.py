@@ -39,8 +39,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import within
-from ...privacy.published.claim import PublishedClaim
-from ...privacy.published.dpdl import dpdl_theorem_1
+from ...privacy.published.claim import PublishedClaim, dpdl_theorem_1
 from .algorithm import Algorithm, Form, OwnGradient, PlannedRun
 
 if TYPE_CHECKING:

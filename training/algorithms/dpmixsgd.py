@@ -53,8 +53,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...privacy.errors import within
-from ...privacy.published.claim import PublishedClaim
-from ...privacy.published.dpmixsgd import dpmixsgd_theorem_3
+from ...privacy.published.claim import PublishedClaim, dpmixsgd_theorem_3
 from .algorithm import Algorithm, Form, PlannedRun
 from .min_max_step import FirstBatch, Recursion, mixed, quantile_of, stepped
 

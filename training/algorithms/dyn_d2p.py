@@ -34,7 +34,7 @@ each of L equal stretches of rounds, and L = T one for each round. Entries are m
 run's clip norm and noise multiplier; where these are 1, the numbers themselves.
 
 Where we differ from the paper: mu_0 comes from the exact composition of the rounds, not from a
-central limit (`overhear.privacy.published.dyn_d2p`). Batches are Poisson samples, which may be
+central limit (`overhear.privacy.published.claim`). Batches are Poisson samples, which may be
 empty, of any rate; the paper draws one example. w depends on the graphs alone, so every agent
 computes it beforehand instead of sending it, and `x` keeps the models x / w, from which x is made
 again.
@@ -51,8 +51,7 @@ import numpy as np
 
 from ...privacy.errors import InputError, InputTypeError
 from ...privacy.noise.schedule import Schedule, check_course, check_length
-from ...privacy.published.claim import PublishedClaim
-from ...privacy.published.dyn_d2p import dyn_d2p_clt
+from ...privacy.published.claim import PublishedClaim, dyn_d2p_clt
 from ..graphs.graph import Topology
 from ..graphs.mixing import Sums
 from .algorithm import Algorithm, PlannedRun

@@ -42,7 +42,7 @@ import numpy as np
 
 from ...privacy.errors import InputError, within
 from ...privacy.published.claim import PublishedClaim
-from ...privacy.published.muffliato import muffliato_bound, worst_pair
+from ...privacy.published.whisper import muffliato_bound, worst_pair
 from ..graphs.graph import Topology, spectral_gap
 from .algorithm import Algorithm, PlannedRun
 from .dsgd import State, init

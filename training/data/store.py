@@ -31,7 +31,7 @@ from torch import Tensor
 from ...privacy.errors import InputError
 from ...privacy.files import check_memory
 from ...privacy.formats.tensor_archives import map_array
-from ..device.memory import on_device
+from ..device.precision import on_device
 
 # Arrays of one's own, checked: inputs that are finite numbers, and labels or numbers to predict.
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from ...privacy.errors import InputError, did_you_mean, needs
 from ...privacy.files import check_expansion, check_size, decoding
-from ...privacy.formats.csv_rows import LONGEST_ROW, CsvRows, check_names
+from ...privacy.formats.toml_text import LONGEST_ROW, CsvRows, check_names
 from .columns import kind_of, skeleton
 
 # Rows of a csv file, some thousand at a time, in memory that no file can raise.

@@ -17,8 +17,7 @@ from ...privacy.errors import InputError
 from ..algorithms.algorithm import Bound
 from ..batches import Place, check_records, drawn_positions, taking_part
 from ..data.store import Examples, Held, SideBySide, moved, placed
-from ..device.memory import on_device
-from ..device.precision import check_numbers, computing
+from ..device.precision import check_numbers, computing, on_device
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums, PairGradients
 from ..models.evaluation import AT_ONCE, evaluate

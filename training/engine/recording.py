@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.batches.sampling import Per
-from ..device.memory import elements_at_once, on_device
+from ..device.precision import elements_at_once, on_device
 from ..step.operations import OPERATIONS, CarryOut, Coef, How, Values, read_by_others
 from ..step.purity import PureFunction
 from ..step.script import runs_batched, same_bits

@@ -20,7 +20,7 @@ from torch import Tensor
 from ...privacy.batches.sampling import Per
 from ...privacy.errors import InputError, UndeclaredOperation
 from ..data.store import Examples
-from ..device.memory import on_device
+from ..device.precision import on_device
 from ..gradients.counts import Counts
 from ..gradients.gradients import ClippedSums
 from ..gradients.whole_vectors import clipped, local_change, sums_of

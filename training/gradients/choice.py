@@ -48,7 +48,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 from torch.utils.hooks import RemovableHandle
 
-from ..device.memory import elements_at_once, on_device
+from ..device.precision import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
 from .clipping import (

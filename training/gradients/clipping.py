@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError, NotFiniteError, within
-from ..device.memory import elements_at_once
+from ..device.precision import elements_at_once
 from ..models.losses import ForwardCalls
 from ..models.parameters import unflatten
 from ..models.tasks import Task

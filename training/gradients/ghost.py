@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, group_norm, layer_norm
 
 from ...privacy.errors import InputError, InputTypeError
-from ..device.memory import elements_at_once
+from ..device.precision import elements_at_once
 from ..models.parameters import flatten, unflatten
 from .clipping import (
     Examples,

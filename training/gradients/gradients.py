@@ -33,8 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError, InputTypeError
-from ..device.memory import make_room, too_large
-from ..device.precision import full_precision
+from ..device.precision import full_precision, make_room, too_large
 from ..models.losses import FailedForward
 from ..models.parameters import copied, validate_model
 from ..models.tasks import Task

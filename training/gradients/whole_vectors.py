@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ..data.store import Examples
-from ..device.memory import elements_at_once, on_device
+from ..device.precision import elements_at_once, on_device
 from ..step.values import Batch, ClipNorm, LocalSteps, Parts, Quantile, whole_of
 from .clipping import Coefficient, bound_at, check_clip_norm, clipped_rows
 from .gradients import Batch as Records

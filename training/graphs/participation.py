@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError, whole, within
 from ...privacy.files import read_bounded
-from ...privacy.formats.json_text import parse_json
+from ...privacy.formats.codec import parse_json
 from .graph import Graph, GraphSequence, ScheduledGraph, Topology
 from .mixing import Sums
 

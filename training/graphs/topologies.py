@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError, within
 from ...privacy.files import read_bounded
-from ...privacy.formats.json_text import read_json
+from ...privacy.formats.codec import read_json
 from ...privacy.formats.tensor_archives import header_of, read_array
 from .graph import Graph, GraphSequence, Topology, random_digraph
 from .mixing import (

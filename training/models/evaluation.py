@@ -17,8 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from ...privacy.errors import InputError
 from ..data.store import Examples, Store, blocks
-from ..device.memory import elements_at_once
-from ..device.precision import full_precision
+from ..device.precision import elements_at_once, full_precision
 from .losses import NetworkLoss, predictions, stated, unknown_forward
 from .metrics import Metrics
 from .parameters import unflatten

@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 from ...privacy.errors import InputError, InputTypeError, describe
 from ..own.contents import Watch
 from ..own.names import own_object
-from . import networks
+from . import parameters
 from .parameters import copied, flatten, unflatten, validate_model
 
 # What is known of a network's forward, and calls of one that is not known.
@@ -68,8 +68,8 @@ _ALONG = {
 def unknown_forward(model: nn.Module) -> str | None:
     """Why examples may meet in a network's forward, as far as is known; None where they cannot.
 
-    Known are the networks of `overhear.training.models.networks` and layers of torch by their exact
-    class, without hooks and with no method that is the layer's own.
+    Known are the networks of `training.models.parameters` and layers of torch by their exact class,
+    without hooks and with no method that is the layer's own.
 
     >>> unknown_forward(nn.Sequential(nn.Flatten(start_dim=0), nn.Linear(4, 2)))
     "layer '0' (Flatten) has start_dim=0, which may be that of the examples"
@@ -84,7 +84,7 @@ def unknown_forward(model: nn.Module) -> str | None:
             # -1 is the first dimension only of a single one, which no layer takes as examples.
             if not isinstance(dim, int) or (dim < 1 and dim != -1):
                 return f"{kind} has {_ALONG[of]}={dim}, which may be that of the examples"
-        elif of not in _SEPARATE and of.__module__ != networks.__name__:
+        elif of not in _SEPARATE and of.__module__ != parameters.__name__:
             return f"{kind} is of a class whose forward is not known"
         if any(callable(getattr(of, held, None)) for held in vars(module)):
             return f"{kind} has a method of its own"

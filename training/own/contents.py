@@ -48,8 +48,7 @@ import torch
 from torch import Tensor
 
 from ...privacy.errors import InputError
-from .files import Files
-from .objects import is_of_python
+from .objects import Files, is_of_python
 
 _MOST = 200_000  # values that are looked at
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), CodeType)

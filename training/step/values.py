@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ...privacy.batches.sampling import Per, Scheme
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, whole, within
-from ..device.memory import on_device
+from ..device.precision import on_device
 from .refusals import MOST_STEPS, REMEDY
 
 T = TypeVar("T")

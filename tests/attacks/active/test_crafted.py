@@ -10,7 +10,7 @@ from overhear.attacks.inversion.crafted import craft, least_rounds, why_not_craf
 from overhear.attacks.problem.observation import Observation, observe
 from overhear.attacks.problem.problem import Certified, Imprint, build_box
 from overhear.attacks.scoring.metrics import match
-from overhear.training.models.networks import NETWORKS
+from overhear.training.models.parameters import NETWORKS
 from tests.attacks.exact.observed import posed
 
 SHAPE, CLASSES = (1, 8, 8), 4

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from overhear.attacks.interception.best_linear_estimate import (
+from overhear.attacks.interception.replay import (
     best_weights,
     determined,
     seen_combination,

@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.main import get_command
 
 from overhear.commands.cli import app, main
-from overhear.commands.terminal.log import Log, current_log, logging
 from overhear.commands.terminal.progress import attack_progress
+from overhear.commands.terminal.terminal import Log, current_log, logging
 
 BUDGET = ["budget", "--epsilon", "1", "--delta", "1e-5", "--rounds", "10", "--sampling-rate", "1"]
 STAMP = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ")

@@ -8,9 +8,8 @@ from rich.console import Console
 
 from overhear.commands.cli import main
 from overhear.commands.terminal import progress
-from overhear.commands.terminal.log import logging
 from overhear.commands.terminal.tables import rows_table
-from overhear.commands.terminal.terminal import make_console, make_table
+from overhear.commands.terminal.terminal import logging, make_console, make_table
 from overhear.runs.numbers import Cost
 
 _METRICS = SimpleNamespace(consensus_accuracy=0.5)

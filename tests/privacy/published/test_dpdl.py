@@ -5,7 +5,7 @@ import math
 import pytest
 
 from overhear.privacy import Guarantee, Status, epsilon
-from overhear.privacy.published.dpdl import dpdl_theorem_1
+from overhear.privacy.published.claim import dpdl_theorem_1
 
 RING = {"delta": 1e-5, "rounds": 1000, "sampling_rate": 0.02, "sensitivity_factor": math.sqrt(3)}
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from overhear.privacy import composed_epsilon, epsilon
-from overhear.privacy.published.dpmixsgd import dpmixsgd_theorem_3
+from overhear.privacy.published.claim import dpmixsgd_theorem_3
 
 MIX = {"delta": 1e-5, "rounds": 2000, "examples": 20_000, "batch_size": 10, "start_batch_size": 0}
 

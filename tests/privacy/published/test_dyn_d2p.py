@@ -6,7 +6,7 @@ import pytest
 
 from overhear.privacy import Statement, delta_from_mu, epsilon, mu_from
 from overhear.privacy.noise.schedule import Schedule, calibrated_schedule, scheduled_epsilon
-from overhear.privacy.published.dyn_d2p import dyn_d2p_clt, dyn_d2p_proposition_4
+from overhear.privacy.published.claim import dyn_d2p_clt, dyn_d2p_proposition_4
 
 ITS_OWN = Schedule(rounds=3500, sampling_rate=1 / 2500, clip_decay=1.0, budget_growth=1.0)
 STATEMENT = Statement(delta=1e-5)

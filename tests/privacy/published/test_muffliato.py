@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from overhear.privacy import View, delta_from_mu, epsilon_from_mu
-from overhear.privacy.published.muffliato import muffliato_bound, muffliato_losses, worst_pair
+from overhear.privacy.published.whisper import muffliato_bound, muffliato_losses, worst_pair
 
 SETTING = {"noise_multiplier": 2.0, "delta": 1e-5}
 

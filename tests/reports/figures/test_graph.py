@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from overhear.reports.figures import graph
-from overhear.reports.figures.graph import Network, network_key
+from overhear.reports.figures import chart
+from overhear.reports.figures.chart import Network, network_key
 from tests.conftest import typed
 
 Report = dict[str, Any]
 
 
 def graph_figure(report: Report) -> str:
-    return graph.graph_figure(typed(report))
+    return chart.graph_figure(typed(report))
 
 
 def network(report: Report) -> Network:
-    return graph.network(typed(report))
+    return chart.network(typed(report))
 
 
 def joined(report: Report, agents: int, pairs: list[tuple[int, int]], name: str) -> Report:

@@ -8,9 +8,8 @@ import pytest
 
 from overhear.privacy.guarantee import Statement
 from overhear.privacy.noise.schedule import Schedule
-from overhear.privacy.published.dpdl import dpdl_theorem_1
-from overhear.privacy.published.dyn_d2p import dyn_d2p_clt
-from overhear.privacy.published.muffliato import muffliato_losses
+from overhear.privacy.published.claim import dpdl_theorem_1, dyn_d2p_clt
+from overhear.privacy.published.whisper import muffliato_losses
 from overhear.runs.plan.plan import make_plan
 from overhear.runs.run_file.run_file import load_run_file
 from tests.small_run import run_text

@@ -1,4 +1,4 @@
-"""What the engine asks of torch and of a device: products, repetition, memory, copies."""
+"""What the engine asks of torch and of a device: products, repetition, precision, copies."""
 
 import os
 
@@ -7,9 +7,15 @@ import torch
 from torch import nn
 from torch.utils import deterministic
 
-from overhear.training.device import memory
-from overhear.training.device.memory import elements_at_once, make_room, too_large
-from overhear.training.device.precision import computing, full_precision, repeatable
+from overhear.training.device import precision
+from overhear.training.device.precision import (
+    computing,
+    elements_at_once,
+    full_precision,
+    make_room,
+    repeatable,
+    too_large,
+)
 from overhear.training.engine.engine import Engine
 from overhear.training.engine.randomness import SecretRandomness
 from overhear.training.gradients import gradients
@@ -25,7 +31,7 @@ GIB = 2**30
 @pytest.fixture
 def memory_of(monkeypatch):
     """A device with so many bytes free, of so many."""
-    monkeypatch.setattr(memory, "_known", {})
+    monkeypatch.setattr(precision, "_known", {})
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
     def has(free, whole):
@@ -86,7 +92,7 @@ def fails(kernel, times):
         add(out, *args, **how)
         if left[0]:
             left[0] -= 1
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            raise torch.OutOfMemoryError("CUDA out of precision. Tried to allocate 2.00 GiB.")
 
     kernel.add = failing
 
