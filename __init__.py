@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
-if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS_IN`
+if TYPE_CHECKING:  # what editors and type checkers see, and `lazy_names` reads
     from collections.abc import Callable, Mapping
 
     from .attacks.foreign.audit_training import canaries as canaries
@@ -37,28 +37,6 @@ if TYPE_CHECKING:  # what editors and type checkers see; Python goes by `_STANDS
     __version__: str
 
 DISTRIBUTION = "overhear-dp"  # for an index, on which `overhear` is another project's
-
-# Each public name, and the module that defines it.
-_STANDS_IN = {
-    "Run": "interface.run",
-    "account": "training.accounts.account",
-    "attack": "interface.commands",
-    "audit": "interface.train",
-    "budget": "interface.budget",
-    "canaries": "attacks.foreign.audit_training",
-    "check": "interface.commands",
-    "compare": "interface.commands",
-    "design": "interface.commands",
-    "invert": "interface.commands",
-    "plan": "interface.train",
-    "plot": "interface.commands",
-    "record": "runs.recorder.record",
-    "replay": "testing.neighbours",
-    "report": "interface.run",
-    "sweep": "interface.commands",
-    "table": "interface.commands",
-    "train": "interface.train",
-}
 
 # Packages of which an index has another name than an import.
 _IMPORTED_AS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn"}
@@ -95,14 +73,18 @@ def requirement(module: str) -> str | None:
 
 
 def lazy_names(
-    package: str, places: Mapping[str, str]
+    package: str, *more: str
 ) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """The `__all__`, `__getattr__` and `__dir__` of a package that imports names when asked for.
 
     Args:
-        package: its name.
-        places: by public name the module of the package that it is taken from.
+        package: its name; its public names, and the modules that they are taken from, are what it
+            imports for type checkers, a line each: `from .module import name as name`.
+        more: public names that it makes itself.
     """
+    with open(sys.modules[package].__file__ or "", encoding="utf-8") as opened:  # noqa: PTH123 # fast
+        lines = [line.split() for line in opened if line.startswith("    from .")]
+    places = {line[3]: line[1] for line in lines if line[4:] == ["as", line[3]]}
 
     def imported(name: str) -> object:
         from importlib import import_module
@@ -110,7 +92,7 @@ def lazy_names(
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            found = getattr(import_module(f".{places[name]}", package), name)
+            found = getattr(import_module(places[name], package), name)
         except ModuleNotFoundError:
             from .privacy.errors import needed
 
@@ -119,12 +101,12 @@ def lazy_names(
         setattr(sys.modules[package], name, found)
         return found
 
-    names = sorted(places, key=lambda name: (not name.isupper(), name[0].islower(), name))
+    names = sorted({*places, *more}, key=lambda name: (not name.isupper(), name[0].islower(), name))
     return names, imported, lambda: sorted({*vars(sys.modules[package]), *names})
 
 
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
-    __all__, _imported, __dir__ = lazy_names(__name__, {**_STANDS_IN, "__version__": ""})
+    __all__, _imported, __dir__ = lazy_names(__name__, "__version__")
 
     def __getattr__(name):
         """A public name, imported when it is first asked for."""

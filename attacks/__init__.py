@@ -3,7 +3,7 @@
 Each name is imported when it is first asked for, as those of `overhear.training`.
 """
 
-TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
+TYPE_CHECKING = False  # what type checkers see, and `lazy_names` reads
 if TYPE_CHECKING:
     from .interception.estimate import Estimate as Estimate
     from .interception.estimate import estimate as estimate
@@ -37,27 +37,7 @@ if TYPE_CHECKING:
     from .tokens.certificate import TokenReconstruction as TokenReconstruction
     from .tokens.reconstruct import reconstruct_tokens as reconstruct_tokens
 
-# Each public name, and the module that it is taken from; here by module.
-_STANDS_IN = {
-    name: module
-    for module, names in {
-        "interception.estimate": "Estimate estimate intercept intercept_momentum join",
-        "interception.names": "Scenario scenarios_of",
-        "interception.replay": "Protection Replay ReplayedRun best_weights replay trace_of",
-        "inversion.inversion": "Reconstruction reconstruct",
-        "problem.labels": "recover_labels",
-        "problem.objective": "PRESETS Preset",
-        "problem.observation": "Observation observe",
-        "scoring.conclusion": "conclusion",
-        "scoring.evaluation": "Row attack_images",
-        "scoring.metrics": "Scores blind_guess match mse psnr ssim",
-        "tokens.certificate": "TokenReconstruction",
-        "tokens.reconstruct": "reconstruct_tokens",
-    }.items()
-    for name in names.split()
-}
-
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
     from .. import lazy_names
 
-    __all__, __getattr__, __dir__ = lazy_names(__name__, _STANDS_IN)
+    __all__, __getattr__, __dir__ = lazy_names(__name__)

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     from .algorithm import replay as replay
     from .tape import released as released
 else:
-    _IN_ALGORITHM = ("assert_noise", "assert_private", "check_algorithm", "replay")
     # Without `__dir__`: of what that lists pytest would get each, in search of fixtures.
-    __all__, __getattr__, _ = lazy_names(
-        __name__, {"released": "tape", **dict.fromkeys(_IN_ALGORITHM, "algorithm")}
-    )
+    __all__, __getattr__, _ = lazy_names(__name__)
 
 BUDGET = {"seconds": 60.0}
 """Of each `assert_private` that is given no time."""

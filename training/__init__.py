@@ -3,7 +3,7 @@
 Each name is imported when it is first asked for: a run file is read, and refused, without torch.
 """
 
-TYPE_CHECKING = False  # what type checkers see; Python goes by `_STANDS_IN`
+TYPE_CHECKING = False  # what type checkers see, and `lazy_names` reads
 if TYPE_CHECKING:
     from ..privacy.errors import UndeclaredOperation as UndeclaredOperation
     from .accounts.account import account as account
@@ -54,41 +54,7 @@ if TYPE_CHECKING:
     from .tracing.round_trace import RoundTrace as RoundTrace
     from .tracing.trace import AlgorithmTrace as AlgorithmTrace
 
-# Each public name, and the module that it is taken from; here by module.
-_STANDS_IN = {
-    name: module
-    for module, names in {
-        "accounts.account": "account",
-        "accounts.result": "Account",
-        "algorithms": "ALGORITHMS Algorithm Form bind",
-        "data.load": "DATASET_NAMES Dataset load_dataset",
-        "data.own_data": "dataset_of",
-        "data.partition": "partition poisson_batch",
-        "data.store": "Examples",
-        "engine.engine": "Engine",
-        "engine.randomness": "SecretRandomness",
-        "engine.recording": "Recorded",
-        "engine.setting": "Setting",
-        "engine.transcript": "Message Transcript",
-        "exposure.sensitivity": "JointSensitivity",
-        "gradients.gradients": "PairGradients",
-        "graphs.graph": "Graph GraphSequence Topology",
-        "graphs.topologies": "GRAPH_NAMES build_graph",
-        "models.evaluation": "auroc evaluate",
-        "models.metrics": "Metrics",
-        "models.losses": "NetworkLoss",
-        "models.parameters": "MODEL_NAMES build_model flatten unflatten validate_model",
-        "models.tasks": "ClassWeights Task",
-        "step.handles": "Agents Edges Server",
-        "step.round": "Round",
-        "step.values": "ALL Batch Cohort NUMBERS UndeclaredOperation",
-        "tracing.round_trace": "RoundTrace",
-        "tracing.trace": "AlgorithmTrace",
-    }.items()
-    for name in names.split()
-}
-
 if not TYPE_CHECKING:  # to a type checker an unknown name is an error
     from .. import lazy_names
 
-    __all__, __getattr__, __dir__ = lazy_names(__name__, _STANDS_IN)
+    __all__, __getattr__, __dir__ = lazy_names(__name__)
