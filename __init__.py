@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False  # as `typing` has it, whose own import would take most of ours
 if TYPE_CHECKING:  # what editors and type checkers see, and `lazy_names` reads
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .attacks.foreign.audit_training import canaries as canaries
     from .interface.budget import budget as budget

@@ -196,11 +196,11 @@ def line(case: Case, seeds: int) -> list[str]:
             else sorted(found.tokens.tolist()) == sorted(sorted_)
         )
         known = float((found.tokens >= 0).double().mean()) if ordered else 0.0
-        wrong += known - scores.placed
+        wrong += known - (scores.placed or 0.0)
         false += scores.false
         present += scores.present / seeds
         power += found.power / seeds
-        placed += scores.placed / seeds
+        placed += (scores.placed or 0.0) / seeds
         decided.add(found.decided)
     seconds = (time.process_time() - begin) / seeds
     kind = str(case.dtype).removeprefix("torch.")

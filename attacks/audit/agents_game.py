@@ -41,7 +41,8 @@ from ...training.step.values import LocalSteps
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
-from .canaries import Directions, HappenedRound, drawn_norms, furthest, rounds_with_canaries
+from ..checks.recording import WatchedRound
+from .canaries import Directions, drawn_norms, furthest, rounds_with_canaries
 from .canary_noise import Residue, decided, likeliest, log_ratio
 from .game import Game, Scores
 from .observed_rows import ObservedRows, Projected, RowsSeen
@@ -127,7 +128,7 @@ class Views:
 
     def observed(
         self,
-        happened: HappenedRound,
+        happened: WatchedRound,
         directions: Directions,
         *,
         part: Mapping[int, int],
@@ -147,7 +148,7 @@ class Views:
         return found
 
     def _less_known(
-        self, happened: HappenedRound, who: Adversary, planted: _Planted, project: Projected
+        self, happened: WatchedRound, who: Adversary, planted: _Planted, project: Projected
     ) -> tuple[ObservedRows, Array, bool]:
         rows = self._rows_seen(happened, who)
         left = rows.unexplained(happened, project)
@@ -160,7 +161,7 @@ class Views:
 
     def _of_host(
         self,
-        happened: HappenedRound,
+        happened: WatchedRound,
         name: str,
         host: int,
         planted: _Planted,
@@ -211,7 +212,7 @@ class Views:
         return found
 
     def _planted(
-        self, happened: HappenedRound, directions: Directions, taking_part: Mapping[int, int]
+        self, happened: WatchedRound, directions: Directions, taking_part: Mapping[int, int]
     ) -> _Planted:
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
         total = sum(g.size for g in groups)

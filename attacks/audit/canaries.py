@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,13 +38,13 @@ from ...training.data.store import Examples, Held, followed_by
 from ...training.engine.engine import Engine
 from ...training.engine.recording import Recorded
 from ...training.engine.setting import Setting
-from ...training.engine.transcript import Message, Transcript
+from ...training.engine.transcript import Transcript
 from ...training.gradients.clipping import Coefficient, OfModel, OfTask
 from ...training.gradients.gradients import Batch, ClippedSums, Indices, PairGradients
 from ...training.models.parameters import flatten
 from ...training.models.tasks import Task
-from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.trace import AlgorithmTrace
+from ..checks.recording import WatchedRound
 from ..checks.watched_run import to_cpu
 
 LENGTH = 100.0  # of a canary's gradient before clipping, in clip norms, where none is drawn
@@ -340,31 +339,9 @@ class PlantedGradients:
         return weight
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HappenedRound:
-    """One round of the real engine with canaries.
-
-    Attributes:
-        number: of the round; 0 is the start.
-        trace: of the round, at the noise of the run.
-        messages: as they crossed.
-        before, after: the state's fields.
-        recorded: what it drew and computed.
-        calls: what was planted, `Released` of records.
-    """
-
-    number: int
-    trace: RoundTrace
-    messages: Sequence[Message]
-    before: Mapping[str, Tensor]
-    after: Mapping[str, Tensor]
-    recorded: Recorded
-    calls: Sequence[Any]
-
-
 def rounds_with_canaries(
     setting: Setting, bound: Bound, *, traces: AlgorithmTrace, rounds: int, gradients: Planting
-) -> Iterator[HappenedRound]:
+) -> Iterator[WatchedRound]:
     """The start and so many rounds of a run, as they happen.
 
     Args:
@@ -389,7 +366,7 @@ def rounds_with_canaries(
             engine.start(recorded=recorded)
         after, messages = engine.snapshot(), transcript.of(round=number)
         calls, kept = list(gradients.calls), to_cpu(recorded)
-        yield HappenedRound(
+        yield WatchedRound(
             number=number,
             trace=part,
             messages=messages,

@@ -25,8 +25,8 @@ from ...training.tracing.linear_forms import Contributions, Known, Messages
 from ...training.tracing.round_trace import RoundTrace
 from ...training.tracing.scripts import state_column
 from ...training.tracing.trace import AlgorithmTrace
+from ..checks.recording import WatchedRound
 from ..checks.result import TOTAL_FALSE_ALARM, Check, Finding
-from .canaries import HappenedRound
 from .canary_noise import ObservedNoise
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class ObservedRows:
             self._filters[key] = matched_filter(view, columns)
         return self._filters[key]
 
-    def drowned(self, happened: HappenedRound) -> bool:
+    def drowned(self, happened: WatchedRound) -> bool:
         """Whether rounding of what a row holds shows in the law of its noise."""
         messages, after = happened.messages, happened.after
         parts = [messages[i].rows[torch.from_numpy(at)] for i, at in self._messages]
@@ -182,7 +182,7 @@ class ObservedRows:
             worst = max(worst, float((lost[of > 0] / of[of > 0]).max()))
         return worst > DROWNED
 
-    def unexplained(self, happened: HappenedRound, project: Projected) -> np.ndarray:
+    def unexplained(self, happened: WatchedRound, project: Projected) -> np.ndarray:
         """(rows, n) what was seen less all that is neither a contribution nor unknown noise.
 
         What is looked at of (rows, D) values is what `project` makes of them.
@@ -203,7 +203,7 @@ class RowsSeen:
     def __init__(self) -> None:
         self._held: dict[tuple[int, str], ObservedRows] = {}
 
-    def __call__(self, happened: HappenedRound, who: Adversary) -> ObservedRows:
+    def __call__(self, happened: WatchedRound, who: Adversary) -> ObservedRows:
         """Those of a round to an adversary."""
         key = (id(happened.trace), who.name)
         if key not in self._held:
@@ -211,7 +211,7 @@ class RowsSeen:
         return self._held[key]
 
 
-def values_of(happened: HappenedRound) -> Iterator[Tensor | None]:
+def values_of(happened: WatchedRound) -> Iterator[Tensor | None]:
     """The (rows, D) value of each group of a round's columns; None of contributions."""
     recorded, before = happened.recorded, happened.before
     known, noise, sent = iter(recorded.known), iter(recorded.noise), iter(happened.messages)

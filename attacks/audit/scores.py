@@ -39,8 +39,9 @@ from ...training.models.tasks import Task
 from ...training.step.final_release import NOTHING, FinalRelease
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
+from ..checks.recording import WatchedRound
 from ..checks.reference_sums import Oracle
-from .canaries import LENGTH, Directions, HappenedRound, Released
+from .canaries import LENGTH, Directions, Released
 from .canary_noise import DECLARED, Residue, decided, likeliest, log_ratio
 from .observed_rows import ObservedRows, Projected, RowsSeen, values_of
 
@@ -142,7 +143,7 @@ class Scorer:
         }
         self.links: dict[tuple[str, int], LinkScores] = {}
 
-    def add(self, happened: HappenedRound) -> None:
+    def add(self, happened: WatchedRound) -> None:
         """Add one round's log-likelihood ratios."""
         planted = self.planted(happened)
         project = Projected(self._directions.project)
@@ -162,14 +163,14 @@ class Scorer:
                     self._add_links(happened, rows, left, planted, host)
 
     def _less_known(
-        self, happened: HappenedRound, who: Adversary, planted: Planted, project: Projected
+        self, happened: WatchedRound, who: Adversary, planted: Planted, project: Projected
     ) -> tuple[ObservedRows, Array]:
         rows = self._rows_seen(happened, who)
         left = rows.unexplained(happened, project)
         return rows, left - rows.contributions @ (planted.clean + planted.size * planted.part)
 
     def _of_host(
-        self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
+        self, happened: WatchedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> tuple[Array, list[Residue]]:
         total, residues = np.zeros(self._directions.count), list[Residue]()
         public = self._batches.public
@@ -219,13 +220,13 @@ class Scorer:
             )
         return total, residues
 
-    def _of_agent(self, happened: HappenedRound, host: int, first: NDArray[np.bool_]) -> list[int]:
+    def _of_agent(self, happened: WatchedRound, host: int, first: NDArray[np.bool_]) -> list[int]:
         """Positions of an agent's contributions of the first block, of all its batches."""
         batches = happened.trace.of_victim(host).values()
         return [c for columns, _, _ in batches for c in columns if first[c]]
 
     def _add_links(
-        self, happened: HappenedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
+        self, happened: WatchedRound, rows: ObservedRows, left: Array, planted: Planted, host: int
     ) -> None:
         """Score every message by itself: what it adds to those before it."""
         first, sent = first_block(happened.trace), len(rows.messages)
@@ -256,7 +257,7 @@ class Scorer:
                     else held_so_far.plus(mu, q, ratio)
                 )
 
-    def planted(self, happened: HappenedRound) -> Planted:
+    def planted(self, happened: WatchedRound) -> Planted:
         """What a round planted."""
         n = self._directions.count
         groups = [g for g in happened.trace.groups if isinstance(g, Contributions)]
@@ -434,7 +435,7 @@ class MatchedFilter:
         """The same of the models that the end of a run releases."""
         self._release(None)
 
-    def add(self, happened: HappenedRound, contributed: Array, project: Projected) -> None:
+    def add(self, happened: WatchedRound, contributed: Array, project: Projected) -> None:
         """Take in a round.
 
         What everybody contributed is (contributions, n), and `project` is onto the directions.
@@ -492,7 +493,7 @@ class MatchedFilter:
         return found
 
     def _less_known(
-        self, part: _Part, happened: HappenedRound, contributed: Array, project: Projected
+        self, part: _Part, happened: WatchedRound, contributed: Array, project: Projected
     ) -> tuple[Array, Array]:
         """What is seen less what is known, and what is known of what is carried on."""
         rows = part.rows

@@ -40,8 +40,9 @@ from ...training.engine.setting import Setting
 from ...training.step.final_release import FinalRelease
 from ...training.tracing.linear_forms import Contributions
 from ...training.tracing.round_trace import RoundTrace
+from ..checks.recording import WatchedRound
 from ..checks.result import Check
-from .canaries import Directions, HappenedRound, rounds_with_canaries, with_codes_behind
+from .canaries import Directions, rounds_with_canaries, with_codes_behind
 from .canary_noise import DECLARED, ObservedNoise, Residue, canary_checks, log_ratio
 from .game import CanaryGame, Played, Scores, layout_check
 from .observed_rows import DROWNED, Projected, heard_check
@@ -285,7 +286,7 @@ class WholeRunScorer:
         self.heard: list[ObservedNoise] = []
         self._along: dict[str, list[Array]] = {name: [] for name in self._told}
 
-    def add(self, happened: HappenedRound) -> None:
+    def add(self, happened: WatchedRound) -> None:
         """Take in a round; every one, in its order."""
         planted = self._rounds.planted(happened)
         self._planted.append(planted)

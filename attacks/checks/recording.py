@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...training.data.store import Examples
-from ...training.engine.recording import FunctionCall, GradientCall, Recorded
+from ...training.engine.recording import GradientCall, Recorded
 from ...training.engine.setting import Setting
 from ...training.engine.transcript import Message
 from ...training.tracing.linear_forms import Contributions, Group, Known, Messages, NoiseSources
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class WatchedRound:
-    """One round of a watched run."""
+    """One round of a watched run, or of one with canaries."""
 
     number: int  # of the round; 0 is the start
     trace: RoundTrace  # the round on symbols, at the noise of the run
@@ -37,8 +37,8 @@ class WatchedRound:
     messages: Sequence[Message]  # what crossed the links, in the order of sending
     before: Mapping[str, Tensor]  # Agents fields of the state that it began with; none at the start
     after: Mapping[str, Tensor]  # those of the state that it returned
-    planted: Mapping[int, Examples]  # the batches that were given instead of drawn
-    calls: Sequence[FunctionCall] = ()  # of the functions that the step gave, one an agent
+    planted: Mapping[int, Examples] = field(default_factory=dict)  # batches given, not drawn
+    calls: Sequence[Any] = ()  # a `FunctionCall` an agent, or what was planted: `Released`, `Sent`
     public: Mapping[str, Tensor] = field(default_factory=dict)  # tensors of the state before
 
     @property

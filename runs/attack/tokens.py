@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,28 +25,9 @@ from .prior_records import read_tensors
 # How many tokens of a batch were rebuilt, beside a guess that does not look at the gradient.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenScores:
-    """What is right of a batch of tokens.
-
-    Attributes:
-        placed: share of the B L tokens that are right at their place.
-        multiset: share of them that are right, wherever they stand.
-        whole: number of records in which every token is right at its place.
-        present: share of the different tokens of the batch that are known to be in it.
-        false: number of tokens that are said to be in the batch and are not.
-    """
-
-    placed: float
-    multiset: float
-    whole: int
-    present: float
-    false: int
-
-
 def score_tokens(
     truth: Tensor, tokens: Tensor, *, found: Collection[int] = (), ordered: bool = True
-) -> TokenScores:
+) -> ScoredTokens:
     """Hold what was rebuilt against the true batch.
 
     Args:
@@ -64,7 +44,7 @@ def score_tokens(
         known[token] = max(known[token], 1)
     true = Counter(truth.flatten().tolist())
     size = truth.numel()
-    return TokenScores(
+    return ScoredTokens(
         placed=float(best.sum()) / size if ordered else 0.0,
         multiset=sum((known & true).values()) / size,
         whole=int((best == truth.shape[1]).sum()) if ordered else 0,
@@ -226,16 +206,17 @@ def _words(tokens: Sequence[int], words: Sequence[str]) -> list[str]:
 def _scored(found: TokenReconstruction, truth: Tensor, public: Tensor | None) -> ScoredTokens:
     """Scores of what was found; a token that is not known is the public guess."""
     ordered = found.decided not in ("multisets", "batch")
-    placed = known = score_tokens(truth, found.tokens, found=found.found, ordered=ordered)
-    if public is not None and ordered:
-        guessed = torch.where(found.tokens >= 0, found.tokens, guess_placed(public))
-        placed = score_tokens(truth, guessed)
-    return ScoredTokens.from_object(
-        known, placed=placed.placed if ordered else None, whole=placed.whole if ordered else None
-    )
+    known = score_tokens(truth, found.tokens, found=found.found, ordered=ordered)
+    if not ordered:
+        return known.model_copy(update={"placed": None, "whole": None})
+    if public is None:
+        return known
+    guessed = torch.where(found.tokens >= 0, found.tokens, guess_placed(public))
+    placed = score_tokens(truth, guessed)
+    return known.model_copy(update={"placed": placed.placed, "whole": placed.whole})
 
 
 def _blind(truth: Tensor, public: Tensor) -> BlindTokens:
     placed = score_tokens(truth, guess_placed(public).expand_as(truth))
     known = score_tokens(truth, guess_multiset(public, len(truth)))
-    return BlindTokens(placed=placed.placed, multiset=known.multiset, whole=placed.whole)
+    return BlindTokens.from_object(placed, multiset=known.multiset)

@@ -10,13 +10,13 @@ import torch
 from overhear.attacks.audit.canaries import (
     CanaryTask,
     Directions,
-    HappenedRound,
     PlantedGradients,
     with_codes_behind,
 )
 from overhear.attacks.audit.canary_noise import log_mixture
 from overhear.attacks.audit.observed_rows import Projected, shares_noise
 from overhear.attacks.audit.scores import BatchRates, Scorer
+from overhear.attacks.checks.recording import WatchedRound
 from overhear.privacy.guarantee import EAVESDROPPER, FINAL_MODELS, parse_adversary
 from overhear.training.algorithms import ALGORITHMS, Form
 from overhear.training.engine.engine import Engine
@@ -62,7 +62,7 @@ def _happened(name: str, form: Form, *, rounds: int = 2, noise_std: float = cont
         engine.advance(recorded=recorded) if number else engine.start(recorded=recorded)
         after = engine.snapshot()
         found.append(
-            HappenedRound(
+            WatchedRound(
                 number=number,
                 trace=part,
                 messages=transcript.of(round=number),
