@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhear.reports.figures import plots as by_round
+from overhear.reports.figures import plots as drawn
+from overhear.reports.figures import plots as odds
 from overhear.reports.figures.chart import WIDE, key, spread, ticks
 from overhear.reports.figures.plots import Series
 from overhear.reports.references import References
-from tests.conftest import typed
+from tests.conftest import measured_json, typed, with_audit
 
 Report = dict[str, Any]
 
@@ -105,3 +107,65 @@ def test_ticks_reach_the_top_in_few_equal_steps(top):
     assert found[0] == 0
     assert top * (1 - 1e-6) <= found[-1] <= 2 * top
     assert len(found) <= 8
+
+
+# Proven against measured, drawn.
+
+
+def measured_figure(report: Report) -> str | None:
+    return drawn.measured_figure(typed(report), References(report))
+
+
+def test_without_an_audit_there_is_nothing_to_draw(report):
+    assert measured_figure(report) is None
+
+
+def test_without_a_finite_figure_there_is_nothing_to_draw(report):
+    report = with_audit(report)
+    for row in report["audit"]["adversaries"]:
+        row |= {"proven_epsilon": "inf", "measured_epsilon": None, "ideal_epsilon": None}
+    report["measured"] = measured_json(report["audit"])
+    assert measured_figure(report) is None
+
+
+def test_what_is_measured_lies_left_of_what_is_proven(report):
+    drawing = measured_figure(with_audit(report))
+    assert drawing is not None
+    assert ET.fromstring(drawing).findtext("desc")  # noqa: S314 - our own drawing
+    [wall] = re.findall(r'class="wall" d="M([\d.]+)', drawing)
+    seen = re.findall(r'class="seen" cx="([\d.]+)"', drawing)
+    assert float(seen[0]) < float(wall)
+
+
+def test_a_heuristic_figure_is_no_bar(report):
+    report = with_audit(report)
+    report["audit"]["adversaries"][0]["status"] = "heuristic"
+    assert 'class="wall"' not in str(measured_figure(report))
+
+
+# Odds as dots.
+
+
+def odds_figure(report: Report, name: str) -> str:
+    return odds.odds_figure(typed(report), References(report), name=name)
+
+
+def dots(drawing: str) -> list[int]:
+    return [path.count("M") for path in re.findall(r'class="one hit" d="([^"]*)"', drawing)]
+
+
+def test_as_many_dots_are_filled_as_the_odds_say(report):
+    assert dots(odds_figure(report, "eavesdropper")) == [1, 14]
+
+
+@pytest.mark.parametrize(("relation", "filled"), [("at most", 7), ("at least", 6)])
+def test_a_part_of_a_dot_counts_against_the_one_who_signs(report, relation, filled):
+    risk = report["risk"]["eavesdropper"]
+    risk["relation"] = relation
+    risk["hits"][1]["hits"] = 6.7
+    assert dots(odds_figure(report, "eavesdropper")) == [1, filled]
+
+
+def test_every_dot_is_filled_where_nothing_protects(report):
+    report["risk"]["eavesdropper"]["hits"][1]["hits"] = 100.0
+    assert dots(odds_figure(report, "eavesdropper")) == [1, 100]
