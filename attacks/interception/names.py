@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
+from ...privacy.formats.codec import Fraction, NotNegative, described
 from ...training.own.names import algorithm_named, is_own
 
 NOT_IDENTIFIED = "not identified"  # the stage of a record of which nothing was seen by itself
@@ -78,3 +81,20 @@ def satisfies(tried: str, asked: str, *, weighed: bool = False) -> bool:
     (True, False)
     """
     return asked == tried or (tried == "matched" and (asked != "posterior" or weighed))
+
+
+@described(whole=True)
+@dataclass(frozen=True, kw_only=True)
+class ColumnScore:
+    """How well one column of a table was rebuilt."""
+
+    name: str
+    kind: Literal["number", "category", "binary"]
+    accuracy: Fraction | None = None
+    """Share of the records whose value is right."""
+    auc: Fraction | None = None
+    """Of the records that have a value over those that have not; null where all are alike."""
+    mae: NotNegative | None = None
+    """Mean absolute error of a number, in the column's unit."""
+    baseline: NotNegative
+    """The same of the most frequent value, or of the median, of other public records."""

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from ...privacy.errors import InputError
 from ...training.data.load import Dataset, TableColumn
+from ..interception.names import ColumnScore
 from .metrics import Convention
 
 _TIE = 1e-4  # of its range: two guesses of a number that are as good as each other
@@ -57,25 +58,6 @@ class Distance:
     def convention(self) -> Convention:
         """The scale of scores that makes the mean squared error the error of a record."""
         return Convention(high=math.sqrt(self.scale))
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ColumnScores:
-    """How well one column was rebuilt over some records.
-
-    Args:
-        kind: number, category or binary.
-        accuracy: share of records whose value is right; None of a number.
-        auc: probability that a record with a value gets more of it than one without, the mean over
-            values; None of a number, and where all records have one value.
-        mae: mean absolute error in the column's unit; None where it is no number.
-    """
-
-    name: str
-    kind: str
-    accuracy: float | None = None
-    auc: float | None = None
-    mae: float | None = None
 
 
 def with_columns(data: Dataset) -> Dataset:
@@ -147,27 +129,32 @@ def decoded(units: Tensor, columns: Sequence[TableColumn]) -> Tensor:
 
 
 def column_scores(
-    columns: Sequence[TableColumn], truth: Tensor, guess: Tensor
-) -> list[ColumnScores]:
-    """Scores of each column, of (N, D) true records and guesses, not decoded, on the unit box."""
-    best, found = decoded(guess, columns), []
+    columns: Sequence[TableColumn], truth: Tensor, guess: Tensor, *, blind: Tensor
+) -> list[ColumnScore]:
+    """Scores of each column beside its blind guess; all (N, D), not decoded, on the unit box."""
+    best, usual, found = decoded(guess, columns), decoded(blind, columns), []
     for column in columns:
         at = slice(column.start, column.start + column.width)
-        if column.kind == "number":
-            off = (truth[:, at] - best[:, at]).abs().double().mean()
-            mae = float(off) * (column.high - column.low)
-            found.append(ColumnScores(name=column.name, kind=column.kind, mae=mae))
-            continue
-        right = (truth[:, at].round() == best[:, at]).all(dim=1)
+        score, baseline = (_score(column, truth[:, at], of[:, at]) for of in (best, usual))
+        number = column.kind == "number"
         found.append(
-            ColumnScores(
+            ColumnScore(
                 name=column.name,
                 kind=column.kind,
-                accuracy=float(right.double().mean()),
-                auc=_auc(truth[:, at], guess[:, at]),
+                accuracy=None if number else score,
+                auc=None if number else _auc(truth[:, at], guess[:, at]),
+                mae=score if number else None,
+                baseline=baseline,
             )
         )
     return found
+
+
+def _score(column: TableColumn, truth: Tensor, best: Tensor) -> float:
+    """The mean absolute error of a number, else the share of records whose value is right."""
+    if column.kind == "number":
+        return float((truth - best).abs().double().mean()) * (column.high - column.low)
+    return float((truth.round() == best).all(dim=1).double().mean())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ...attacks.interception.names import ColumnScore
 from ...privacy.formats.codec import Count, Fraction, NotNegative, Score
-from ..audit.evidence_schema import ColumnScore, Means
+from ..audit.evidence_schema import Means
 from ..described import Described
 
 

@@ -22,7 +22,7 @@ from ...attacks.posterior import Candidates, Denoiser
 from ...attacks.problem.objective import Preset, preset_of
 from ...attacks.problem.observation import HOST, computed_once, observe
 from ...attacks.problem.problem import home_of
-from ...attacks.scoring.columns import decoded
+from ...attacks.scoring.columns import column_scores, decoded
 from ...attacks.scoring.metrics import match
 from ...attacks.tokens.certificate import TokenReconstruction
 from ...privacy.accounting.gaussian import epsilon_from_mu
@@ -44,7 +44,6 @@ from .planted import (
     AS_THE_TRUTH,
     orders_of,
     save_picture,
-    score_columns,
     smoother,
     values_of,
     whole_rows,
@@ -103,7 +102,7 @@ class GradientTable:
             matched = found[list(match(truth, found).order)]
             said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
             blind = guess.expand_as(truth)
-            said["columns"] = score_columns(self.columns, truth, matched, blind)
+            said["columns"] = column_scores(self.columns, truth, matched, blind=blind)
         return said
 
 

@@ -34,7 +34,6 @@ from ...attacks.scoring.reconstruction_bound import (
 from ...privacy.errors import InputError
 from ...privacy.files import open_private, write_durably
 from ...training.data.load import Dataset, TableColumn
-from ..audit.evidence_schema import ColumnScore
 from ..run_file.run_file import RunFile
 from .prior_records import RecordForm, candidates_of, check_unplanted, read_records
 
@@ -319,24 +318,11 @@ _Fields = dict[str, Any]  # of an `AttackRow`, each of its own type
 def row_fields(row: Row, data: Dataset, truth: Tensor, blind: Row) -> _Fields:
     """What an `AttackRow` says of a table beside its errors, of (N, D) planted records as truth."""
     return {
-        "columns": score_columns(data.columns, truth, row.images, blind.images),
+        "columns": column_scores(data.columns, truth, row.images, blind=blind.images),
         "certified": count_proven(row.stages),
         "whole": whole_rows(data.columns, truth, row.images),
         "values": [] if data.held_out else values_of(data.columns, row.images),
     }
-
-
-def score_columns(
-    columns: Sequence[TableColumn], truth: Tensor, found: Tensor, blind: Tensor
-) -> list[ColumnScore]:
-    """How well each column of (N, D) records was rebuilt, beside the blind guess of them."""
-    every = (column_scores(columns, truth, of) for of in (found, blind))
-    return [
-        ColumnScore.from_object(
-            one, kind=column.kind, baseline=(of.mae if one.mae is not None else of.accuracy) or 0.0
-        )
-        for column, one, of in zip(columns, *every, strict=True)
-    ]
 
 
 def whole_rows(columns: Sequence[TableColumn], truth: Tensor, guess: Tensor) -> int:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ...attacks.audit.audited import LinkBound
-from ...attacks.interception.names import found_in_all, what_was_found
+from ...attacks.interception.names import ColumnScore, found_in_all, what_was_found
 from ...privacy.formats.codec import Count, Delta, Fraction, NotNegative, Score
 from ...privacy.guarantee import WrittenAdjacency, WrittenStatus
 from ..described import Described
@@ -45,21 +45,6 @@ class ScaledMeans(Means):
 
     interval: dict[str, tuple[Score, Score]] = Field(default_factory=dict)
     """Of mse, psnr and ssim."""
-
-
-class ColumnScore(Described):
-    """How well one column of a table was rebuilt."""
-
-    name: str
-    kind: Literal["number", "category", "binary"]
-    accuracy: Fraction | None = None
-    """Share of the records whose value is right."""
-    auc: Fraction | None = None
-    """Of the records that have a value over those that have not; null where all are alike."""
-    mae: NotNegative | None = None
-    """Mean absolute error of a number, in the column's unit."""
-    baseline: NotNegative
-    """The same of the most frequent value, or of the median, of other public records."""
 
 
 class Lineup(Described):
