@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -258,46 +259,32 @@ def _show_last_model(found: LastModel) -> None:
 _LONGEST = 30
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogAuditRequest:
+    """What computes the rounds again that a recorder kept."""
+
+    oracle: Annotated[str, "module:NAME"]
+    """A function (point, positions) of gradients, unclipped."""
+    points: Annotated[str | None, "module:NAME"] = None
+    """A function from (round, agent, released) to a point."""
+    public: Annotated[Sequence[str], "module:NAME"] = ()
+    """A vector that all know; may be repeated."""
+    numbers: Annotated[str | None, "module:NAME"] = None
+    """A function from (round, agent, released) to numbers by name, or None at the end."""
+    draw: Annotated[int | None, "N"] = None
+    """Look at N of the kept rounds, drawn at random."""
+    holds: Annotated[Sequence[str], "AGENT:N"] = ()
+    """How many records an agent draws batches of its own from; may be repeated."""
+
+
 def audit_log(
     log: Annotated[
         Path,
         typer.Argument(metavar="LOG", help="A log of releases, or the folder of a system's logs."),
         IsThere("{} does not exist; name a log of releases"),
     ],
+    request: LogAuditRequest,
     *,
-    oracle: Annotated[
-        str,
-        typer.Option(
-            metavar="module:NAME", help="A function (point, positions) of gradients, unclipped."
-        ),
-    ],
-    points: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:NAME", help="A function from (round, agent, released) to a point."
-        ),
-    ] = None,
-    public: Annotated[
-        list[str] | None,
-        typer.Option(metavar="module:NAME", help="A vector that all know; may be repeated."),
-    ] = None,
-    numbers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="module:NAME",
-            help="A function from (round, agent, released) to numbers by name, or None at the end.",
-        ),
-    ] = None,
-    draw: Annotated[
-        int | None, typer.Option(metavar="N", help="Look at N of the kept rounds, drawn at random.")
-    ] = None,
-    holds: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AGENT:N",
-            help="How many records an agent draws batches of its own from; may be repeated.",
-        ),
-    ] = None,
     format: Format = TableOrJson.TABLE,
 ) -> None:
     """Check what a recorded system kept against the lines of its log.
@@ -310,9 +297,9 @@ def audit_log(
     from ..runs.recorder.outcome import dump, write_held
     from ..training.own.names import own_object
 
-    gradients: Any = own_object(oracle, key="--oracle")
+    gradients: Any = own_object(request.oracle, key="--oracle")
     given: dict[str, Any] = {}
-    for key, name in (("points", points), ("numbers", numbers)):
+    for key, name in (("points", request.points), ("numbers", request.numbers)):
         given[key] = None if name is None else own_object(name, key=f"--{key}")
         if name is not None and not callable(given[key]):
             raise InputError(f"--{key}={name!r} must be a function (round, agent, released)")
@@ -320,9 +307,9 @@ def audit_log(
         log,
         gradients=gradients,
         **given,
-        public=[own_object(name, key="--public") for name in public or ()],
-        rounds=draw,
-        records=_records(holds or ()),
+        public=[own_object(name, key="--public") for name in request.public],
+        rounds=request.draw,
+        records=_records(request.holds),
     )
     write_held(found)
     if format is TableOrJson.JSON:
@@ -366,28 +353,28 @@ def _show_conformance(found: Conformance) -> None:
     say(console, f"Verdict: {found.said}.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoresRequest:
+    """What is claimed of a training, and how its scores are read."""
+
+    claim: Annotated[Sequence[str], "KEY=VALUE,..."] = ()
+    """What is claimed: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104."""
+    ledger: Annotated[Path | None, "LOG"] = None
+    """A log of releases, which gives the mechanism."""
+    confidence: Annotated[float, "C"] = 0.95
+    """Confidence of the bound."""
+    ratios: bool = False
+    """The scores are log-likelihood ratios."""
+
+
 def audit_scores(
     scores: Annotated[
         Path,
         typer.Argument(metavar="FILE.csv", help="A file with score,included of each canary."),
         IsThere("{}: No such file or directory"),
     ],
+    request: ScoresRequest,
     *,
-    claim: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE,...",
-            help="What is claimed: epsilon=3,delta=1e-5; noise=1.0,rate=.0769,rounds=104.",
-        ),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(metavar="LOG", help="A log of releases, which gives the mechanism."),
-    ] = None,
-    confidence: Annotated[float, typer.Option(metavar="C", help="Confidence of the bound.")] = 0.95,
-    ratios: Annotated[
-        bool, typer.Option("--ratios", help="The scores are log-likelihood ratios.")
-    ] = False,
     format: Format = TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon by the scores of canaries in any training.
@@ -399,10 +386,14 @@ def audit_scores(
     from ..attacks.foreign.scores_audit import read_scores
     from ..runs.errors import ContradictedProof
 
-    claimed = _claim(claim or (), ledger)
+    claimed = _claim(request.claim, request.ledger)
     read = read_scores(scores)
     found = scores_audit.audit_scores(
-        read.scores, read.included, claim=claimed, confidence=confidence, ratios=ratios
+        read.scores,
+        read.included,
+        claim=claimed,
+        confidence=request.confidence,
+        ratios=request.ratios,
     )
     if format is TableOrJson.JSON:
         print_json(found.dump())

@@ -1,6 +1,6 @@
 """How figures are written: an upper bound is never rounded down, nor a lower bound up.
 
-A figure of a report is a float, or the string "inf" that JSON needs.
+A figure of a report is a float, or the string "inf" that JSON needs. What work will take is below.
 """
 
 from __future__ import annotations

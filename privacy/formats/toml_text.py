@@ -1,4 +1,4 @@
-"""TOML, in time and memory that grow with the length of the text alone."""
+"""TOML and rows of CSV, in time and memory that grow with the length of the text alone."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The papers' own bounds, one file a paper, labelled as theirs."""
+"""The papers' own bounds, those of gossip in `whisper`, labelled as theirs."""

@@ -1,7 +1,7 @@
 """Files of tensors in memory: the one place where such a file becomes that.
 
 What runs write is safetensors, and `read_tensors` reads nothing else. What users bring may be what
-NumPy or torch wrote, too, which `read_foreign` tells by its first bytes.
+NumPy or torch wrote, too, which `read_foreign` tells by its first bytes. Checkpoints are below.
 """
 
 from __future__ import annotations

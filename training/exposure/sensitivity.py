@@ -1,4 +1,4 @@
-"""A joint sensitivity: what a victim's record is exposed to, release by release."""
+"""A joint sensitivity: what a victim's record is exposed to; and the victims that are tried."""
 
 from __future__ import annotations
 
