@@ -82,8 +82,9 @@ def lazy_names(
             imports for type checkers, a line each: `from .module import name as name`.
         more: public names that it makes itself.
     """
-    with open(sys.modules[package].__file__ or "", encoding="utf-8") as opened:  # noqa: PTH123 # fast
-        lines = [line.split() for line in opened if line.startswith("    from .")]
+    own = sys.modules[package]  # whose loader may read it out of an archive
+    text = own.__loader__.get_data(own.__file__).decode()  # type: ignore[union-attr]
+    lines = [line.split() for line in text.splitlines() if line.startswith("    from .")]
     places = {line[3]: line[1] for line in lines if line[4:] == ["as", line[3]]}
 
     def imported(name: str) -> object:

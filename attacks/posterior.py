@@ -206,7 +206,6 @@ def weigh(
     """The posterior over candidates, whose records are all equally likely beforehand.
 
     Args:
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
         candidates: public records; at most 2,000 are weighed.
         classes: number of classes C.
         generator: source of the noise on candidates that are held out.
@@ -461,7 +460,6 @@ def ranks(
     """Rank of the victim's record in a lineup of each size, 1 for the first.
 
     Args:
-        model: network with logits (B, C) as output; its parameters are taken from `observation`.
         pool: records drawn at random from public ones.
         victim: index of the victim's record in the pool; itself a random one.
         generator: draws the others of each lineup and decides between equal distances.

@@ -350,7 +350,6 @@ def write_durably(path: Path, data: bytes, *, new: bool = False, mode: int | Non
 
     Args:
         path: the file; its folder must exist.
-        new: refuse to take the place of another file.
         mode: its permissions, such as `SHOWN`; by default those of the old file, if it is of the
             same user and group, and else that its user alone reads it.
 

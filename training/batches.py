@@ -152,11 +152,7 @@ class Participation:
                 return np.ones(len(keys), dtype=np.bool_)
 
     def draw(self, *, agent: int, round: int, generator: np.random.Generator) -> Indices:
-        """(B,) ascending positions of a batch: of the records whose turn it is, by coins.
-
-        Args:
-            generator: secret, of this batch alone.
-        """
+        """(B,) ascending positions of a batch: of the records whose turn it is, by coins."""
         turn = self.allowed(agent, round)
         # A coin for everybody, so that whose turn it is moves nobody else's.
         chosen = poisson_batch(len(turn), self.coin, generator=generator)
@@ -412,7 +408,6 @@ def check_records(sampler: Sampler | None, held: Sequence[int]) -> None:
 
     Args:
         sampler: of the run; none is refused without one.
-        held: by agent how many records it holds.
 
     Raises:
         ValueError: with the first that does.
@@ -460,7 +455,6 @@ def drawn_positions(
         sampler: of the run.
         records: of the agent.
         sampling_rate: of the run.
-        generator: secret, of this batch alone.
         users: (n,) whose each record is, where all records of a user are drawn together.
         turns: of the run; None where every round may be anybody's.
 

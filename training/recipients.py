@@ -110,11 +110,8 @@ def as_if_alone(
 
     Args:
         traces: of the run at noise multiplier 1.
-        statement: what epsilon is said of.
-        noise_multiplier: of the run.
         sampling_rate: of a batch.
         victim: the agent that holds the record.
-        agent: that hears its neighbours; None for final models alone.
     """
     shares = shares_alone(traces, victim=victim, agent=agent)
     if shares is None:
@@ -242,7 +239,6 @@ def refusal(
 
     Args:
         model: its model, loss and data.
-        statement: what epsilon is said of.
         traces: of the subject, at any noise.
     """
     return (

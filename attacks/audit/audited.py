@@ -44,7 +44,6 @@ class LinkBound:
     """What canaries measured of one kind of message alone.
 
     Attributes:
-        message: its name.
         agent: the agent whose records are meant.
         proven_epsilon: of this message alone, over the rounds, from its row.
         measured_epsilon: lower bound.

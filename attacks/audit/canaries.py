@@ -476,7 +476,6 @@ def with_codes_in_place(
     elsewhere, and among those, by chance.
 
     Args:
-        shards: the records of each agent.
         codes: by agent (n,) of its canaries and blank records, of no more than it has records.
         sampler: of the run.
         rounds: of the run.

@@ -87,7 +87,6 @@ class ObservedNoise(NamedTuple):
     """All that one adversary sees of one run, less what is known and what data add.
 
     Attributes:
-        name: of the adversary.
         rounds: by round of the run, (rows, n) independent standard normals, if the noise is as
             declared over agents and rounds; the n directions are those of the canaries.
         along: (m,) of every canary, standard normal too: the noise in its score of all rounds,
@@ -280,7 +279,6 @@ def log_moved(strength: Strength, s: Array, v: Array, *, q: float, together: int
         s: of one record, with what they add in it.
         v: of one record.
         q: chance of each record to take part.
-        together: how many records of one person a canary is.
 
     >>> s, v = np.array([1.0]), np.array([2.0])
     >>> log_moved(DECLARED, s, v, q=0.5, together=2).round(4).tolist()

@@ -161,7 +161,6 @@ class Game(ABC):
     """What is played, and who looks on.
 
     Attributes:
-        setting: graph, model and data of the run.
         bound: the algorithm with its numbers.
         traces: of the algorithm at the noise of the run, as its step was traced.
         rounds: how many are run.

@@ -353,7 +353,6 @@ def least_correlation(values: int, degrees: int, *, tests: int) -> float:
         values: how many standard normals later rounds have, each of which goes together with one
             of the round before.
         degrees: of the test.
-        tests: among which the false-alarm rate is shared.
     """
     from scipy.optimize import brentq
     from scipy.stats import chi2, ncx2

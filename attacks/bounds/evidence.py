@@ -221,9 +221,7 @@ def held_out(guesses: Guesses, *, claim: Claim, delta: float, confidence: float)
     """Bound epsilon at a threshold that every fifth canary sets, by the errors of the others.
 
     Args:
-        guesses: (m,) scores and coins.
         claim: as in `total_error`.
-        delta: strictly between 0 and 1.
         confidence: strictly between 0 and 1.
 
     Returns:

@@ -343,10 +343,7 @@ def canaries_for(claim: Claim, *, epsilon: float, delta: float, confidence: floa
     """Return how many canaries a perfect audit takes to show an epsilon of a claim, about.
 
     Args:
-        claim: the declared mechanism, taken to be exactly true.
         epsilon: to be shown, less than that of the claim, in nats.
-        delta: strictly between 0 and 1.
-        confidence: strictly between 0 and 1.
 
     Returns:
         A number with two digits, rounded up, so that `ideal` of so many is at least epsilon; None
@@ -389,8 +386,6 @@ def seen_from(claim: Claim, *, canaries: int, delta: float, confidence: float) -
 
     Args:
         claim: the declared mechanism.
-        canaries: how many, at least 1.
-        delta: strictly between 0 and 1.
         confidence: of the bound, strictly between 0 and 1.
 
     Returns:

@@ -190,9 +190,6 @@ def noise_scale(claim: Claim, leaked: float) -> float:
 
     Below 1, the declared noise is rejected: the claim is contradicted.
 
-    Args:
-        leaked: lower bound on the total variation, below 1.
-
     Returns:
         The scale, rounded up; infinite if nothing leaked; 0 if almost no noise at all would not
         leak so much, or sampled rounds are declared without noise.

@@ -429,9 +429,6 @@ def seen_combination(unknown: Array, *, columns: Sequence[int]) -> Array | None:
     With the left null space N of the other unknowns' columns, the rows of N E span all that is
     told of these alone.
 
-    Args:
-        unknown: (R, U) coefficients of the unknowns.
-
     Returns:
         (len(columns),) coefficients, the first of which is 1; None where nothing, or several
         combinations, or nothing of the first column or of some other is told.

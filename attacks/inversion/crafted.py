@@ -262,7 +262,6 @@ def craft(
 
     Args:
         model: the network; its parameters are not read.
-        input_shape: shape of one record.
         bounds: (low, high) of the normalised inputs.
         records: how many records are expected in a batch.
         generator: of the directions.

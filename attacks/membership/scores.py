@@ -492,7 +492,6 @@ def infer_membership(
     Args:
         trainer: trains the references, and the games.
         models: (A, D) that the run ended with, or None.
-        references: K, at least 2.
         games: G, may be 0.
         most_seconds: that all trainings together may take, told from the first.
         progress: called with (trainings done, trainings in all, what comes next and its price).

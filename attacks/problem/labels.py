@@ -354,9 +354,7 @@ def likeliest_label(
     """The label under which a public image explains a record's gradient best.
 
     Args:
-        model: network with logits (B, C) as output.
         image: (*shape) in normalised units, such as the mean public one.
-        classes: number of classes C.
 
     Returns:
         (1,) class index.
@@ -372,12 +370,7 @@ def likeliest_label(
 
 
 def stands_out(observation: Observation, model: nn.Module, *, classes: int) -> bool:
-    """Whether the last layer's gradient tells one record's label by itself: twice the noise's edge.
-
-    Args:
-        model: network with logits (B, C) as output.
-        classes: number of classes C.
-    """
+    """Whether the last layer's gradient tells one record's label: twice the noise's edge."""
     layer = last_layer(observation.to(device=HOST), model, classes=classes)
     if layer is None:
         return False

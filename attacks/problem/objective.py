@@ -44,10 +44,6 @@ def squared_distance(candidate: Tensor, observation: Observation) -> Tensor:
 def cosine_distance(candidate: Tensor, observation: Observation) -> Tensor:
     """One minus the cosine of the angle between the gradients; blind to a batch-1 clip.
 
-    Args:
-        candidate: (..., K, D) gradients g.
-        observation: supplies o.
-
     Returns:
         (...,) distances in [0, 2]; 1 where one of the gradients is 0.
     """
@@ -62,7 +58,6 @@ def whitened_residual(candidate: Tensor, observation: Observation) -> Tensor:
     """Squared distance in units of the noise.
 
     Args:
-        candidate: (..., K, D) gradients g.
         observation: supplies o and the noise.
 
     Returns:

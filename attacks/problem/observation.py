@@ -424,7 +424,6 @@ def sent_gradients(
     Args:
         observation: supplies points, clip and task.
         model: network with logits (B, C) as output.
-        inputs: (B, *shape).
         targets: (B,) class indices or (B, C) probabilities.
 
     Returns:

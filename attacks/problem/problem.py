@@ -143,9 +143,6 @@ def colour_variation(pixels: Tensor) -> Tensor:
     is the vectorial total variation of Bresson and Chan (2008), "Fast Dual Minimization of the
     Vectorial Total Variation Norm".
 
-    Args:
-        pixels: (..., channels, height, width).
-
     Returns:
         (...,) variation, times the root of the number of channels: on a grey picture it is as
         large as the isotropic total variation summed over channels.

@@ -303,7 +303,6 @@ def near_threshold(public_images: Tensor, *, share: float = NEAR) -> float:
     """The MSE below which a single image is no guess, from public images alone.
 
     Args:
-        public_images: (N, *shape) in [0, 1], none of them attacked.
         share: of the images that have another image this near.
 
     Returns:
@@ -339,8 +338,6 @@ def prior_hit_rate(
 
     Args:
         public_images: (N, *shape) in [0, 1], in the order that they were drawn in, none attacked.
-        blind: (*shape) blind guess.
-        threshold: largest MSE of a rebuilt image.
         guesses: how many public images to start from, at most.
         confidence: that no guess is right more often than the result says.
 
@@ -444,7 +441,6 @@ def lineup_bound(
         mu: as of `reconstruction_bound`; may be infinite.
         size: records in a lineup, at least 2.
         ranks: of the victims' records, at least one.
-        confidence: that none of all tests gives a false positive.
         tests: how many bounds are looked at together.
 
     Raises:

@@ -296,7 +296,6 @@ def suggested(candidates: Candidates, *, records: int, generator: torch.Generato
 
     Args:
         candidates: with derivatives; without these nothing is suggested.
-        records: number B of records.
         generator: of the first centres.
 
     Returns:

@@ -200,7 +200,6 @@ def outside_few(
         rows: (V, d) gradient of a table.
         directions: how many the space has at most, fewer than d.
         most: rows that lie outside, at most.
-        rounding: of a number, relative.
         generator: of the draws.
 
     Returns:
@@ -291,8 +290,6 @@ def shown_tokens(
     Args:
         gradients: by parameter, without noise.
         network: the model.
-        records: number B of records.
-        rounding: of a number of the gradient, relative.
 
     Returns:
         (S,) tokens, and whether these are in the batch and not among it alone; None where the
@@ -337,11 +334,7 @@ def candidates_of(
     """The tokens of a batch and where they may stand, by rows of gradients and by spans.
 
     Args:
-        gradients: by parameter, without noise.
-        network: the model.
         layers: its linear layers.
-        records: number B of records.
-        rounding: of a number of the gradient, relative.
         hidden: whether the model hides padding.
     """
     # Tokens that the embedding's gradient shows, or all, and padding.

@@ -535,7 +535,6 @@ def rows_of(network: Network, layers: Sequence[Layer], tokens: Tensor) -> list[T
     """What layers are fed for whole records.
 
     Args:
-        layers: of `linear_layers`.
         tokens: (N, L) records.
 
     Returns:

@@ -302,7 +302,6 @@ def texts_of(
 
     Args:
         windows: of `windows_of`.
-        records: number B of records.
         length: number L of tokens of a record.
 
     Returns:

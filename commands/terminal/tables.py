@@ -179,11 +179,7 @@ def rows_markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 
 def sweep_markdown(combinations: Sequence[Mapping[str, Any]]) -> str:
-    """One Markdown table; a cell reads joint sensitivity, epsilon, status.
-
-    Args:
-        combinations: as in the list of `overhear plan --sweep --format json`.
-    """
+    """One Markdown table; a cell reads joint sensitivity, epsilon, status."""
     heads, rows = _sweep_cells(combinations)
     keys = list(dict.fromkeys(key for c in combinations for key in c["swept"]))
     cells = [

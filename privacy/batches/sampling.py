@@ -256,7 +256,6 @@ class EpochRound(NamedTuple):
     """Equal rounds of epochs, one after another.
 
     Attributes:
-        multiplier: noise std / joint sensitivity; of reach "ball" over the radius.
         first: number of the first one, from 1.
         replays: how often any of them was released once more, with the same batches.
         moves: of the mean in the round of an epoch in which the unit may be.

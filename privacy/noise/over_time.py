@@ -305,7 +305,6 @@ def best_filter_of(gram: Matrix, *, bands: int) -> Filter:
 
     Args:
         gram: K, (T, T), positive definite.
-        bands: p, at most T.
     """
     from scipy.linalg import solve_triangular, toeplitz
 
@@ -386,7 +385,6 @@ def lower_bound(
         modes: of W.
         shares: w_ik, (constraints, modes).
         multipliers: (constraints, T), the diagonals of L_i, above 0.
-        rounds: T.
         period: b.
     """
     of = shares / shares.sum(axis=0)

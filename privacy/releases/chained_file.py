@@ -368,8 +368,6 @@ class ChainedFile:
 
         Args:
             entry: what it holds, without its digest.
-            before: what stands before the object.
-            most: bytes that a reader takes.
 
         Raises:
             ValueError: the line is longer; nothing was written.

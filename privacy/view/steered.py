@@ -158,7 +158,6 @@ def late_mu(
 
     Args:
         weights: W, (A, A); W[i, j] is the weight that i gives to j.
-        victim: v.
         heard: agents whose messages the recipient sees.
         gamma: of every step.
     """

@@ -287,7 +287,6 @@ def facts_of_report(
     """The facts of a run that was trained; its figures are those of the ledger.
 
     Args:
-        reported: whether privacy.json is there.
         missing: planned rounds that the ledger does not name.
         victim: the only agent whose records the figures are for.
     """

@@ -291,7 +291,6 @@ class Finding:
         figure: epsilon, or what was measured; None where there is none.
         limit: what is asked for, None where nothing is.
         claim: the claim that is meant, None where there is none.
-        words: what else its phrase names.
     """
 
     kind: Kind

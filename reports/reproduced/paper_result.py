@@ -125,7 +125,6 @@ class Order:
         key: the swept key that tells them apart.
         first: the better one's value.
         others: the others' values.
-        source: where it was read.
         verb: between the two, in the words of the claim.
         of: settings of the lines that are meant, all others too where it is empty.
     """
@@ -145,7 +144,6 @@ class Trend:
     Attributes:
         key: the swept key; its values in the order of the sweep.
         of: settings of the lines that are meant.
-        source: where it was read.
         what: subject of the claim where `of` is empty.
     """
 
@@ -160,7 +158,6 @@ class Close:
     """A paper's claim that one line costs little against another.
 
     Attributes:
-        key: the swept key that tells them apart.
         first: the line that is meant.
         other: what it is held against.
         within: how much worse it may be, in the unit of the value.

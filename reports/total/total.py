@@ -436,7 +436,6 @@ def person_total(
     Args:
         ledgers: one or more; a run that stands in several of them alike is counted once.
         adversary: who holds the views of all runs; the one that every run file targets by default.
-        delta: of the total; the smallest of the runs' by default.
 
     Raises:
         FileNotFoundError: a ledger is not there.

@@ -246,7 +246,6 @@ class Layout:
 
     Attributes:
         model: the network, in evaluation mode.
-        input_shape: of one record, channels first.
         notes: what was taken to be so, in sentences; it grows.
     """
 

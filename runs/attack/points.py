@@ -220,8 +220,6 @@ def trial_of(
 
     Args:
         built: its objects.
-        round: the first attacked round.
-        victim: whose batch is attacked.
         multiplier: noise multiplier of the run.
 
     Raises:

@@ -98,7 +98,6 @@ def audit_last_model(
     Args:
         noise_multiplier: of the run; that of its plan by default.
         seed: of the coins; from the system's entropy by default.
-        progress: called with (runs done, in all, what comes next).
 
     Raises:
         ValueError: nothing is proven of holders of the final models, or the price is too high.

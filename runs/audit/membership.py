@@ -345,9 +345,7 @@ def audit_membership(
     """Attack the final models of a finished run, and write membership.json.
 
     Args:
-        folder: of `overhear train`.
         progress: called with (trainings done, in all, what comes next).
-        stop: asked to stop, the audit ends at once and leaves the folder as it is.
 
     Raises:
         FileNotFoundError: no finished run with final models is in the folder.

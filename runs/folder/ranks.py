@@ -384,7 +384,6 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     """Be one of the ranks; when the block fails on one, all processes end with one exit code.
 
     Args:
-        timeout: seconds that a rank may keep the others waiting once rounds are released.
         stop: of the command; asked to stop, all processes end with one exit code, too.
 
     Raises:

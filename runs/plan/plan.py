@@ -269,7 +269,6 @@ def subject_of(
     """The run as its figures see it, before the noise is known.
 
     Args:
-        config: the run file.
         graph: its graph.
         data: its records, where public numbers of them are needed.
         batch_size: the normaliser; None where the start has that of the records.

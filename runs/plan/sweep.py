@@ -141,9 +141,7 @@ def combinations_of(
     """Every combination of swept values: what is shown of each key, and its overrides.
 
     Args:
-        run: path of the run file.
         sweeps: "table.key=a,b,c", one for each key; none gives the run file itself.
-        overrides: "table.key=value", the same in all combinations.
 
     Raises:
         FileNotFoundError: no such run file.

@@ -405,7 +405,6 @@ def conformance(
         seed: of the drawing; the system's entropy when None.
         points: (round, agent, released) -> the point, or several of which it must be one, where it
             is a function of what was released; a text says why it is not known.
-        public: vectors that everybody knows, such as the initial model.
         numbers: (round, agent, released) -> scale, clip, noise, weight or rate by name, where the
             header does not have them, or None where the training has ended.
         sources: (id, agent) -> (D,) standard normal numbers of noise with a name.

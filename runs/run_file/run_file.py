@@ -373,9 +373,6 @@ def own_calls(run_file: RunFile) -> list[Call]:
 def validated(values: Mapping[str, object], *, where: str) -> RunFile:
     """The tables of a run file, checked and resolved; nothing in them is taken as asked for.
 
-    Args:
-        where: what sentences about them begin with.
-
     Raises:
         InputError: with one sentence for each problem.
     """

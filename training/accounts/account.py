@@ -442,7 +442,6 @@ def account_of(
         at: target of `adversary`, or the noise multiplier.
         adversary: accounted for in any case; the goal is its own.
         adversaries: accounted for besides; the usual ones where none are given.
-        victim: the agent whose record is at risk; None searches the worst one.
         encrypted: the eavesdropper cannot read links and sees the released final models alone.
         told: given beforehand what the account takes, which by default it refuses above some
             minutes; what was released cannot change.

@@ -300,7 +300,6 @@ def warnings_of(
         guarantees: of every adversary, worst first.
         subject: the run.
         target: the adversary to whom the noise is calibrated; None where the noise is given.
-        encrypted: whether nobody on a link can read it.
         repeatable: whether the noise comes from a seed that somebody may know.
         counted: that the number of all records is public, where it has to be.
     """
@@ -379,7 +378,6 @@ def memory_words(
         traces: of the run.
         found: by adversary.
         target: the adversary to whom the noise is calibrated, whose figure is told.
-        noise_multiplier: of the run.
     """
     groups = (g for part, _ in traces.rounds for g in part.groups)
     whole = [name for name, of in found.items() if of.whole_run and math.isfinite(of.largest)]

@@ -297,7 +297,6 @@ def users_words(statement: Statement, *, known: bool = False) -> str | None:
     """What a figure of users takes for granted, in a sentence; None where the unit is another one.
 
     Args:
-        statement: what every epsilon is said of.
         known: whether the data say whose a record is.
 
     >>> users_words(Statement(delta=1e-5, unit="user", records_per_person=1), known=True)

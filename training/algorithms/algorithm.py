@@ -325,9 +325,6 @@ def choices(algorithm: Algorithm) -> dict[str, type[enum.Enum]]:
 def hyper_parameters(algorithm: Algorithm, settings: Any) -> dict[str, Any]:
     """An algorithm's own hyper-parameters by name.
 
-    Args:
-        settings: an instance of `algorithm.settings`.
-
     Raises:
         TypeError: settings of another algorithm, or a text where one of some names is meant.
         ValueError: a field that no function of the algorithm takes, so that it has no effect.

@@ -107,7 +107,6 @@ def default_gossip_steps(spectral_gap: float, *, agents: int) -> int:
     """Return the paper's number of gossip steps for values that differ by less than the noise.
 
     Args:
-        spectral_gap: l in (0, 2].
         agents: A.
 
     >>> default_gossip_steps(0.1273, agents=10)  # a ring of ten

@@ -269,7 +269,6 @@ def declared(
         columns: by name [low, high] or a list of strings; with the target or without it.
         target: the name of the column that is predicted.
         outputs: 1 to predict a number, 0 a label.
-        clamp: whether a value outside of its range is taken to its bound.
         missing: cells that are missing, in every column or by its name.
 
     Raises:

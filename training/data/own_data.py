@@ -316,9 +316,6 @@ def stores_of(
 
     Args:
         value: as for `dataset_of`.
-        name: what reports call it.
-        classes: public number of classes.
-        outputs: numbers to predict of a record, 0 of labels.
 
     Raises:
         ValueError: what is no such value, or holds what is no number or label.
@@ -382,9 +379,7 @@ def dataset_of_stores(
     Args:
         train: the training records, or all of them.
         test: those to test with; by default a fifth of the others.
-        name: what reports call it.
         classes: public number of classes; None where the labels tell it.
-        outputs: numbers to predict of a record, 0 of labels.
         users: (N,) number of the user of each record of `train`; one who is tested with is not
             trained on.
 
@@ -469,10 +464,6 @@ _TRAIN, _TEST = ("X", "y"), ("X_test", "y_test")
 def read_npz(path: Path, *, classes: int | None = None, outputs: int = 0) -> Dataset:
     """The arrays X and y of a file, and X_test and y_test if it has them.
 
-    Args:
-        classes: public number of classes; None where the labels tell it.
-        outputs: numbers to predict of a record, 0 of labels.
-
     Raises:
         FileNotFoundError: there is no file.
         ValueError: it is no such file, lacks an array, or `dataset_of` refuses one.
@@ -495,8 +486,6 @@ def read_npy(path: Path, target: Path, *, classes: int | None = None, outputs: i
     Args:
         path: (N, *shape) numbers.
         target: (N,) labels, or with outputs numbers.
-        classes: public number of classes; None where the labels tell it.
-        outputs: numbers to predict of a record, 0 of labels.
 
     Raises:
         FileNotFoundError: there is no file.

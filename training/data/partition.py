@@ -180,7 +180,6 @@ def parts_held(held_by: Tensor, agents: int) -> list[Indices]:
 
     Args:
         held_by: (N,) agent of each record.
-        agents: A.
 
     Raises:
         ValueError: a record of an agent that is not there, or an agent without one.
@@ -225,7 +224,6 @@ def check_together(users: Tensor, parts: Sequence[NDArray[np.int64]]) -> None:
     """Refuse a partition that spreads the records of a user over agents.
 
     Args:
-        users: (N,) number of each record's user.
         parts: by agent the indices of its records.
 
     Raises:
@@ -248,8 +246,6 @@ def deal_users(
     """Deal users to agents at random, as many to each up to one, with all of their records.
 
     Args:
-        users: (N,) number of each record's user.
-        agents: A.
         generator: decides the outcome.
 
     Returns:
@@ -276,7 +272,6 @@ def hold_out_users(
     """Indices of the records of users who are held out: whole ones, at least `count` records.
 
     Args:
-        users: (N,) number of each record's user.
         generator: decides who.
 
     Raises:

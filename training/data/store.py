@@ -85,7 +85,6 @@ def checked_targets(
     """(N,) int64 labels; with outputs (N,) float32, or (N, outputs).
 
     Args:
-        what: its name, in a refusal.
         rows: N, how many there must be.
         classes: public number of classes; None where the labels tell it.
         outputs: numbers to predict of a record; 0 of labels.

@@ -111,10 +111,6 @@ def _blocks(path: Path, names: Sequence[str], *, form: str, separator: str) -> I
 def read_users(path: Path, column: str, *, form: str, separator: str = ",") -> NDArray[np.int64]:
     """(N,) a number for the user of each row of a table; see `user_numbers`.
 
-    Args:
-        form: "csv" or "parquet".
-        separator: of a csv file.
-
     Raises:
         FileNotFoundError: there is no table.
         ValueError: there is no such column, or a row names no user.
@@ -188,10 +184,6 @@ def read_inputs(
     path: Path, declaration: Declared, *, form: str, separator: str = ","
 ) -> NDArray[np.float32]:
     """(N, width) inputs of a table that may lack the target.
-
-    Args:
-        form: "csv" or "parquet".
-        separator: of a csv file.
 
     Raises:
         FileNotFoundError: there is no table.

@@ -265,9 +265,7 @@ def gather(rows: Tensor, *, shares: Sequence[range], ranks: Ranks, to: int | Non
     """All rows of all ranks in their order, on every rank or on one.
 
     Args:
-        rows: (n, D) of this rank.
         shares: for each rank the numbers of the rows that it holds.
-        ranks: this process among the others.
         to: the rank that gets them; None is every rank.
 
     Returns:
@@ -309,7 +307,6 @@ def _post(sends: Mapping[int, Tensor], receives: Mapping[int, Tensor], *, ranks:
     Args:
         sends: for each peer what it gets; contiguous.
         receives: for each peer where its tensor goes; contiguous, of the shape that is sent.
-        ranks: this process among the others.
 
     Raises:
         MissingRank: the process of a rank is gone.
@@ -458,10 +455,6 @@ def _follow_chain(suspect: int, ranks: Ranks, found: list[int]) -> None:
 def warm_up(ranks: Ranks, *, device: torch.device) -> None:
     """One collective of all ranks, before which NCCL cannot batch.
 
-    Args:
-        ranks: this process among the others.
-        device: where rows are.
-
     Raises:
         ValueError: a device that the group's backend does not serve.
     """
@@ -548,8 +541,6 @@ def check_same_root(randomness: SecretRandomness, *, ranks: Ranks, device: torch
 
     Args:
         randomness: of this rank.
-        ranks: this process among the others.
-        device: where rows are.
 
     Raises:
         ValueError: ranks with different roots, or of which some harden their noise.

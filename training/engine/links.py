@@ -409,7 +409,6 @@ def whole_message(mine: Message, operation: str, *, links: Links) -> Message | N
     Args:
         mine: what this rank's agents send, in the order of their rows.
         operation: "broadcast", "reply", "upload" or "download".
-        links: of the round.
 
     Raises:
         MissingRank: a rank did not answer in time.
@@ -430,7 +429,6 @@ class Outbox:
     """Tells the taps of a round every message before it is delivered.
 
     Args:
-        links: of the round.
         round: its number.
         taps: called with what this rank's agents send, but for those of `Gathered` rounds.
     """

@@ -258,11 +258,7 @@ class WholeCall(NamedTuple):
 
 
 class CountCall(NamedTuple):
-    """What one call of `count` was asked for.
-
-    Attributes:
-        batch: the call of `draw`.
-    """
+    """What one call of `count` was asked for."""
 
     batch: int
 
@@ -488,7 +484,6 @@ def makers(holders: Tensor, factor: Tensor | None) -> list[frozenset[int]]:
 
     Args:
         holders: (rows,) who holds each row; the server counts as nobody.
-        factor: (rows, sources) how much of each source enters each row; None is one source a row.
 
     >>> makers(torch.tensor([0, 2]), torch.tensor([[1.0, 0.5, 0.0], [0.0, 0.5, 2.0]]))
     [frozenset({0}), frozenset({0, 2}), frozenset({2})]

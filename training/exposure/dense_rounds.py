@@ -154,10 +154,6 @@ class RoundRows(NamedTuple):
     stays a column of its own.
 
     Attributes:
-        seen, carried: what the adversary sees, and what outlives the round.
-        messages: the name of each seen row.
-        released: positions among the carried rows of those that leave after the last round, each
-            with its name.
         held: columns of the state that the round began with.
         unknown: columns of noise that the adversary does not know.
     """

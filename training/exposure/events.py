@@ -361,7 +361,6 @@ def at_least(
     Args:
         sensitivity: of the run.
         statement: what epsilon is said of.
-        noise_multiplier: of the run.
     """
     releases = spent_releases(sensitivity.releases)
     if len(releases) != 1 or sensitivity.status is not Status.PROVEN or not noise_multiplier > 0:

@@ -90,11 +90,7 @@ def joint_sensitivities_by_victim(
     Of "neighbour" it is the agent's own worst neighbour. Members of a coalition are left out.
 
     Args:
-        traces: of the run; figures are those of noise multiplier 1, whatever theirs is.
         names: as for `joint_sensitivities`.
-        sampling_rate: of batches that the step draws without a rate of its own.
-        encrypted: the eavesdropper cannot read links and sees the released final models alone.
-        drawn: how each agent draws its batches; each record on its own where it is None.
 
     Raises:
         ValueError: an unknown adversary.

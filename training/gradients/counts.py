@@ -78,7 +78,6 @@ class OwnCode:
         """Call the code on records.
 
         Args:
-            kernel: the layout.
             point: (D,), see `warm_up`.
             examples: likewise.
 
@@ -111,7 +110,6 @@ class OwnCode:
         """Call the code on records for anything but gradients: contents alone are compared.
 
         Args:
-            examples: of which the shape and the type matter.
             call: calls the code in the same way, on the inputs and the target of one made record.
 
         Raises:

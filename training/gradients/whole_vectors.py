@@ -80,7 +80,6 @@ def sums_to_clip(
     """(E, D) sums of gradients that `clipped` clips afterwards: not finite where they are not.
 
     Args:
-        gradients: the gradient layout.
         clip_norm: the bound of `clipped`; without one nothing drops a sum, and it is looked at. The
             others are those of `PairGradients.clipped_sums`.
     """
@@ -192,7 +191,6 @@ def sums_of(
     """What is called like `PairGradients.clipped_sums` and clips users' sums, nothing, or records.
 
     Args:
-        gradients: the gradient layout.
         users: see `ByUser`, which clips users' sums; None where it does not.
         as_one: whether the caller gives the sums to `clipped`.
     """

@@ -315,7 +315,6 @@ class ScheduledGraph:
 
     Attributes:
         name: That of the base.
-        sums: Which sums are 1 in every graph.
 
     Raises:
         ValueError: If there is no round, if a round has other agents than the base, or if neither

@@ -104,7 +104,6 @@ def check_agents(name: str, agents: int, *, graphs: int = 1) -> None:
     """Refuses more agents than matrices of weights are made for.
 
     Args:
-        name: What errors call the graph.
         agents: A.
         graphs: How many matrices it takes.
 
@@ -163,7 +162,6 @@ def check_mixing(name: str, weights: NDArray[np.float64], *, connected: bool = T
     """Refuses a matrix that loses what is sent, an agent's own model, or a part of the graph.
 
     Args:
-        name: What errors call the graph.
         weights: (A, A).
         connected: Whether every agent must hear every other in the end; a graph that is used in
             turn with others need not.

@@ -154,8 +154,6 @@ def check_active(active: object, *, agents: int, rounds: int) -> NDArray[np.bool
 
     Args:
         active: (T, A) of True and False, or of 1 and 0.
-        agents: A.
-        rounds: T.
 
     Raises:
         ValueError: another shape, or other entries.
@@ -339,7 +337,6 @@ def number_of_sets(
     """How many sets of missing agents have to be looked at, that of nobody left out.
 
     Args:
-        graph: of the run.
         missing: m.
         alike: agents that can change places with each other.
         victim: who is in no set; None where nobody is named.

@@ -246,8 +246,6 @@ def check_loss(loss: Loss, name: str, *, classes: int, outputs: int) -> None:
     Args:
         loss: the function.
         name: what it is called, in a refusal.
-        classes: number of logits; 0 of a regression.
-        outputs: numbers that a regression predicts; 0 of classes.
 
     Raises:
         ValueError: it raises an error, returns another shape, is not the same for examples together

@@ -135,8 +135,6 @@ def check_shown(what: str, rows: csr_array, groups: Sequence[Group], here: np.nd
 
     Args:
         what: is done with the value.
-        rows: what it is made of.
-        groups: the columns of the round.
         here: (rows,) whether its holder takes part.
 
     Raises:

@@ -151,7 +151,6 @@ def meet(
     Args:
         mine: (rows, columns) that value.
         theirs: (rows, columns) the other.
-        kinds: of the columns.
 
     Raises:
         UndeclaredOperation: data are added to noise that was rounded more than once.
@@ -178,7 +177,6 @@ def meet_in_sums(
 
     Args:
         weights: (sums, rows) public.
-        kinds: of the columns.
     """
     from scipy.sparse import csr_array
 
@@ -234,7 +232,6 @@ def floor_of(
         contents: of each group of public columns the first and its name, or of messages what they
             hold; in the order of the columns.
         units: (columns,) the size of each column.
-        kinds: of the columns.
     """
     if not meetings:
         return NO_FLOOR
@@ -541,7 +538,6 @@ class Columns:
 
         Args:
             rows: (rows, columns) what is left.
-            lost: (rows, columns) the terms that cancel, added up in absolute value.
 
         Raises:
             UndeclaredOperation: it did.

@@ -314,7 +314,6 @@ def with_missing(
     Args:
         found: with everybody there.
         init: as it was traced.
-        step: likewise.
         missing: the most agents that are missing from a round.
         victim: in no set of them; None where nobody is named.
         same: agents that neither an adversary's name nor how they draw batches tells apart.
