@@ -41,6 +41,7 @@ _PARTS = 4096  # texts with a part elsewhere whose logits are computed at most
 _FILLS = 4  # tokens that fill a text from which a part is taken
 _AGAIN = 3  # of texts with a part elsewhere that are moved again
 _PRODUCTS = 5 * 10**9  # of a weight and a number, for these logits
+_WAYS = 20000  # places at which a part of another record is looked for
 _OVERLAP = 3  # tokens with which one part ends and the next one begins
 _FEW = 10  # of these that are tried
 _SAME = 1e-9  # of logits, what rounding in float64 leaves
@@ -380,19 +381,20 @@ def _aligned(
 
     Under any loss a network that sums what it makes of windows sends of these what it sends of the
     batch. All texts of the possible tokens are tried where they are few, else parts of a record
-    elsewhere, and runs of its tokens.
+    elsewhere, runs of its tokens, and records put together of parts of two.
     """
     records, length = tokens.shape
     if records < 2 or explainer.follows:
         return ()
     point, possible = explainer.observation.points[0, 0], held.tokens.tolist()
     most = min(_PARTS, _PRODUCTS // (len(point) * length))
-    if most < 2 * records:
+    if most < 4 * records:
         return ()
     if len(possible) ** length <= most:
         texts = list(itertools.product(possible, repeat=length))
     else:
-        drawn = [_drawn(own, most // records, generator) for own in tokens.tolist()]
+        drawn = [_drawn(own, most // (2 * records), generator) for own in tokens.tolist()]
+        drawn.append(_spliced(tokens.tolist(), most // 2, generator))
         texts = list({tuple(text) for some in drawn for text in some})
     logits = explainer.logits(tokens)
     axes = torch.linalg.svd(logits[1:] - logits[0], full_matrices=False)
@@ -410,6 +412,26 @@ def _aligned(
             found.append(tokens.clone())
             found[-1][record] = torch.tensor(texts[at])
     return ("order", order, _TESTED), ("tokens", other, _TESTED)
+
+
+def _spliced(rows: list[list[int]], most: int, generator: torch.Generator) -> list[list[int]]:
+    """Records that begin as one and end as another, or with a part of one between equal tokens.
+
+    Windows of two records are counted half each in one that has parts of both.
+    """
+    size = len(rows[0])
+    found = [r[:at] + q[at:] for r, q in itertools.permutations(rows, 2) for at in range(1, size)]
+    ways = len(rows) ** 2 * size**2
+    some = torch.randperm(min(ways, _WAYS), generator=generator) * (ways / min(ways, _WAYS))
+    for way in some.long().tolist():
+        pair, (first, start) = divmod(way, size**2)[0], divmod(way % size**2, size)
+        one, two = rows[pair // len(rows)], rows[pair % len(rows)]
+        if one[:first][-1:] != two[:start][-1:]:
+            continue
+        for part in range(1, size + 1 - max(first, start)):
+            if one[first + part :][:1] == two[start + part :][:1]:
+                found.append(one[:first] + two[start : start + part] + one[first + part :])
+    return [found[at] for at in torch.randperm(len(found), generator=generator)[:most].tolist()]
 
 
 def _drawn(own: list[int], most: int, generator: torch.Generator) -> list[list[int]]:

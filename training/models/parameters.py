@@ -281,8 +281,9 @@ def build_model(
             f"its network, for input_shape={input_shape} (does it take records of that shape?)",
             passing=InputError,
         ):
-            _check_own(name, model, input_shape, classes=classes, probe=probe, evaluated=evaluated)
-    return model
+            return _checked_own(
+                name, model, input_shape, classes=classes, probe=probe, evaluated=evaluated
+            )
 
 
 def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
@@ -332,10 +333,9 @@ def validate_model(model: nn.Module, *, evaluated: bool = False) -> None:
             if layer.dropout > 0 and not evaluated:
                 raise InputError(f"layer {name!r} ({kind}) is random; remove it or set dropout=0")
             continue
-        if isinstance(layer, nn.RNNBase) and not evaluated:
-            reason = unsupported_recurrent(layer)
-            if reason is not None:
-                raise InputError(f"layer {name!r} ({kind}) {reason}")
+        reason = None if evaluated else unsupported_recurrent(layer)
+        if reason is not None:
+            raise InputError(f"layer {name!r} ({kind}) {reason}")
 
 
 def frozen_as_buffers(network: nn.Module, kept: Collection[str]) -> nn.Module:
@@ -396,8 +396,12 @@ def copied(model: nn.Module) -> nn.Module:
     Raises:
         InputError: the network cannot be copied.
     """
+    return stepwise(_copy(model)).requires_grad_(False)
+
+
+def _copy(model: nn.Module) -> nn.Module:
     try:
-        return stepwise(copy.deepcopy(model).requires_grad_(False))
+        return copy.deepcopy(model)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code, too
@@ -484,7 +488,7 @@ def _stated(name: str, doing: str, *, passing: type[Exception] | tuple[()] = ())
         ) from error
 
 
-def _check_own(
+def _checked_own(
     name: str,
     model: object,
     input_shape: Shape,
@@ -492,7 +496,8 @@ def _check_own(
     classes: int,
     probe: Probe | None,
     evaluated: bool,
-) -> None:
+) -> nn.Module:
+    """The network, or a copy of which recurrent layers go step by step."""
     if not isinstance(model, nn.Module):
         raise InputTypeError(
             f"model {name!r} returned {type(model).__name__}, must be an nn.Module"
@@ -500,8 +505,6 @@ def _check_own(
     validate_model(model.eval() if evaluated else model, evaluated=evaluated)
     _check_inputs(name, model)
     inputs = torch.rand(2, *input_shape) if probe is None else probe(model, input_shape)
-    if not evaluated or inputs.is_floating_point():
-        stepwise(model)  # what reads tokens behind torch's own form is an attack alone
     with torch.no_grad():
         logits = model(inputs)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -518,7 +521,20 @@ def _check_own(
             f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
             "deterministic and treat the examples of a batch separately"
         )
-    copied(model)
+    twin = stepwise(_copy(model))
+    recurrent = any(isinstance(of, nn.RNNBase | nn.RNNCellBase) for of in twin.modules())
+    if not recurrent or (evaluated and not inputs.is_floating_point()):
+        return model  # what reads tokens behind torch's own form is an attack alone
+    for at, layer in twin.named_modules():
+        if (reason := unsupported_recurrent(layer, evaluated=evaluated)) is not None:
+            raise InputError(f"layer {at!r} ({type(layer).__name__}) {reason}")
+    with torch.no_grad():
+        if not torch.allclose(twin(inputs), logits, rtol=1e-3, atol=1e-4):
+            raise InputError(
+                f"model {name!r} gives other logits where its recurrent layers go step by step; "
+                "its forward must not depend on the class of a layer, nor read its _flat_weights"
+            )
+    return twin
 
 
 def _check_inputs(name: str, model: nn.Module) -> None:

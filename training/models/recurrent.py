@@ -18,7 +18,7 @@ their names and their order are kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -38,8 +38,7 @@ _M = TypeVar("_M", bound=nn.Module)
 class _Stepwise(nn.RNNBase):
     """The loop over layers, directions and steps; `_step` is one step of one layer."""
 
-    def _step(self, fed: Tensor, state: _State, weights: Sequence[Tensor | None]) -> _State:
-        raise NotImplementedError
+    _step: Callable[[Tensor, _State, Sequence[Tensor | None]], _State]
 
     def forward(self, input: Any, hx: Any = None) -> Any:
         """Outputs of all steps and the last states, as torch's layer returns them."""
@@ -50,11 +49,14 @@ class _Stepwise(nn.RNNBase):
             )
         # Steps first; a batch of one where there is none.
         alone = input.dim() == 2
-        swaps = self.batch_first and not alone
-        values = input[:, None] if alone else input.transpose(0, 1) if swaps else input
         twofold = isinstance(self, nn.LSTM)
+        whole = input.unsqueeze(0 if self.batch_first else 1) if alone else input
+        values = whole.transpose(0, 1) if self.batch_first else whole
         given = () if hx is None else hx if twofold else (hx,)
-        starts = [state[:, None] if alone else state for state in given]
+        starts = tuple(state[:, None] if alone else state for state in given)
+        self.check_input(whole, None)
+        if starts:
+            self.check_forward_args(whole, starts if twofold else starts[0], None)  # type: ignore[arg-type]
         sides = 2 if self.bidirectional else 1
         ends: list[_State] = []
         for layer in range(self.num_layers):
@@ -71,7 +73,7 @@ class _Stepwise(nn.RNNBase):
         last = [torch.stack(states) for states in zip(*ends, strict=True)]
         if alone:
             values, last = values[:, 0], [state[:, 0] for state in last]
-        elif swaps:
+        elif self.batch_first:
             values = values.transpose(0, 1)
         return values, tuple(last) if twofold else last[0]
 
@@ -97,17 +99,31 @@ class _Stepwise(nn.RNNBase):
         return torch.stack(outputs), state
 
 
-class StepwiseRNN(_Stepwise, nn.RNN):
-    """`nn.RNN` step by step."""
+class _Cell(nn.RNNCellBase):
+    """One step of one layer."""
+
+    _step: Callable[[Tensor, _State, Sequence[Tensor | None]], _State]
+
+    def forward(self, input: Tensor, hx: Any = None) -> Any:
+        """The next state, as torch's cell returns it."""
+        twofold = isinstance(self, nn.LSTMCell)
+        state = hx if twofold else (hx,)
+        if hx is None:
+            state = (input.new_zeros(*input.shape[:-1], self.hidden_size),) * (1 + twofold)
+        fed = functional.linear(input, self.weight_ih, self.bias_ih)
+        found = self._step(fed, state, (self.weight_hh, self.bias_hh, None))
+        return found if twofold else found[0]
+
+
+class _OfRNN:
+    nonlinearity: str
 
     def _step(self, fed: Tensor, state: _State, weights: Sequence[Tensor | None]) -> _State:
         total = fed + functional.linear(state[0], weights[0], weights[1])  # type: ignore[arg-type]
         return (total.tanh() if self.nonlinearity == "tanh" else total.relu(),)
 
 
-class StepwiseLSTM(_Stepwise, nn.LSTM):
-    """`nn.LSTM` step by step."""
-
+class _OfLSTM:
     def _step(self, fed: Tensor, state: _State, weights: Sequence[Tensor | None]) -> _State:
         total = fed + functional.linear(state[0], weights[0], weights[1])  # type: ignore[arg-type]
         i, f, g, o = total.chunk(4, dim=-1)
@@ -116,9 +132,7 @@ class StepwiseLSTM(_Stepwise, nn.LSTM):
         return hidden if weights[2] is None else functional.linear(hidden, weights[2]), cell
 
 
-class StepwiseGRU(_Stepwise, nn.GRU):
-    """`nn.GRU` step by step."""
-
+class _OfGRU:
     def _step(self, fed: Tensor, state: _State, weights: Sequence[Tensor | None]) -> _State:
         held = functional.linear(state[0], weights[0], weights[1])  # type: ignore[arg-type]
         (r, z, n), (s, y, m) = fed.chunk(3, dim=-1), held.chunk(3, dim=-1)
@@ -126,10 +140,37 @@ class StepwiseGRU(_Stepwise, nn.GRU):
         return ((1 - kept) * (n + (r + s).sigmoid() * m).tanh() + kept * state[0],)
 
 
+class StepwiseRNN(_OfRNN, _Stepwise, nn.RNN):
+    """`nn.RNN` step by step."""
+
+
+class StepwiseLSTM(_OfLSTM, _Stepwise, nn.LSTM):
+    """`nn.LSTM` step by step."""
+
+
+class StepwiseGRU(_OfGRU, _Stepwise, nn.GRU):
+    """`nn.GRU` step by step."""
+
+
+class StepwiseRNNCell(_OfRNN, _Cell, nn.RNNCell):
+    """`nn.RNNCell` of products and sums."""
+
+
+class StepwiseLSTMCell(_OfLSTM, _Cell, nn.LSTMCell):
+    """`nn.LSTMCell` of products and sums."""
+
+
+class StepwiseGRUCell(_OfGRU, _Cell, nn.GRUCell):
+    """`nn.GRUCell` of products and sums."""
+
+
 _FORMS: dict[type[nn.Module], type[nn.Module]] = {
     nn.RNN: StepwiseRNN,
     nn.LSTM: StepwiseLSTM,
     nn.GRU: StepwiseGRU,
+    nn.RNNCell: StepwiseRNNCell,
+    nn.LSTMCell: StepwiseLSTMCell,
+    nn.GRUCell: StepwiseGRUCell,
 }
 
 
@@ -157,10 +198,12 @@ def _turned(model: _M, forms: dict[type[nn.Module], type[nn.Module]]) -> _M:
     return model
 
 
-def unsupported_recurrent(layer: nn.RNNBase) -> str | None:
-    """Why a recurrent layer has no gradient of one record; None where it has one."""
+def unsupported_recurrent(layer: nn.Module, *, evaluated: bool = False) -> str | None:
+    """Why a recurrent layer has no gradient of one record; None where it has one, or is another."""
+    if not isinstance(layer, nn.RNNBase | nn.RNNCellBase):
+        return None
     if type(layer) not in (*_FORMS, *_FORMS.values()):
         return "is a recurrent layer of a class of its own; build it of nn.Linear, or use nn.GRU"
-    if layer.dropout > 0 and layer.num_layers > 1:
+    if isinstance(layer, nn.RNNBase) and layer.dropout > 0 < layer.num_layers - 1 and not evaluated:
         return "is random; remove it or set dropout=0"
     return None

@@ -259,3 +259,17 @@ def test_two_records_on_one_line_of_outputs_are_not_claimed_under_any_loss(monke
     assert decided(21)[0] == "set"
     monkeypatch.setattr(certificate, "_aligned", lambda *_: ())
     assert decided(21) == ("multisets", False)
+
+
+def test_records_of_parts_of_two_are_not_claimed_under_any_loss(monkeypatch):
+    """[6, 0, 1, 2, 0, 3, 4, 0, 7] has half the windows of either record."""
+    x = torch.tensor([[6, 0, 1, 2, 0, 1, 2, 0, 7], [6, 0, 3, 4, 0, 3, 4, 0, 7]])
+
+    def decided() -> tuple[str, bool]:
+        torch.manual_seed(0)
+        found = _found(Filters((2,), pool="mean", vocabulary=12), x, loss=_bce)
+        return found.decided, _rows(found.tokens.sort(dim=1).values) == _rows(x.sort(dim=1).values)
+
+    assert decided()[0] == "set"
+    monkeypatch.setattr(certificate, "_spliced", lambda *_: [])
+    assert decided() == ("multisets", False)

@@ -75,15 +75,63 @@ def test_gradients_are_clipped_one_by_one_as_torch_differentiates_its_own_layer(
     assert type(model.inner) is kind  # the caller's own network stays as it was
 
 
-def test_records_that_a_layer_takes_for_steps_are_refused(monkeypatch):
-    def builder(_shape, _classes):
-        model = _Last()
-        model.inner.batch_first = False
-        return model
+class _Cells(nn.Module):
+    """A cell that goes over the steps, and classes."""
 
-    monkeypatch.setattr("overhear.training.models.parameters._own_builder", lambda _: builder)
+    def __init__(self, kind):
+        super().__init__()
+        self.inner, self.out = kind(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        state = None
+        for step in x.unbind(1):
+            state = self.inner(step, state)
+        return self.out(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("kind", [nn.RNNCell, nn.LSTMCell, nn.GRUCell])
+def test_cells_are_torchs_own_and_have_gradients_of_one_record(kind):
+    torch.manual_seed(0)
+    model, x = _Cells(kind).double(), torch.randn(3, 6, 4).double()
+    assert torch.allclose(stepwise(copy.deepcopy(model))(x), model(x), rtol=0, atol=1e-12)
+    sums = [
+        PairGradients(model, layout).clipped_sums(
+            flatten(model)[None], ([0], [0]), [(x, torch.arange(3))], clip_norm=0.3
+        )
+        for layout in ("auto", "vmap", "loop")
+    ]
+    assert all(torch.allclose(one, sums[2], atol=1e-10) for one in sums)
+
+
+def _built(monkeypatch, model, **named):
+    monkeypatch.setattr(
+        "overhear.training.models.parameters._own_builder", lambda _: lambda *_: model
+    )
+    return build_model(
+        "my:own", input_shape=(7, 4), classes=3, generator=torch.Generator(), **named
+    )
+
+
+def test_records_that_a_layer_takes_for_steps_are_refused(monkeypatch):
+    model = _Last()
+    model.inner.batch_first = False
     with pytest.raises(InputError, match="treat the examples of a batch separately"):
-        build_model("my:own", input_shape=(7, 4), classes=3, generator=torch.Generator())
+        _built(monkeypatch, model)
+
+
+def test_a_users_network_stays_as_it_is_and_one_that_looks_at_a_class_is_refused(monkeypatch):
+    model = _Last()
+    built = _built(monkeypatch, model)
+    assert (type(model.inner), type(built.inner)) == (nn.GRU, type(stepwise(nn.GRU(1, 1))))
+
+    class Looks(_Last):
+        def forward(self, x):
+            return super().forward(x) * (1 if type(self.inner) is nn.GRU else 2)
+
+    with pytest.raises(InputError, match="must not depend on the class of a layer"):
+        _built(monkeypatch, Looks())
+    with pytest.raises(InputError, match="a recurrent layer of a class of its own"):
+        _built(monkeypatch, _Last(type("Own", (nn.GRU,), {})), evaluated=True)
 
 
 def test_what_has_no_gradient_of_one_record_is_refused():
@@ -95,6 +143,8 @@ def test_what_has_no_gradient_of_one_record_is_refused():
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(7, 2, 4), torch.tensor([7, 5]))
     with pytest.raises(InputError, match="is given a PackedSequence"):
         stepwise(nn.GRU(4, 5))(packed)
+    with pytest.raises(RuntimeError, match="Expected hidden size"):  # torch's own check
+        stepwise(nn.GRU(4, 5))(torch.ones(7, 2, 4), torch.ones(2, 5))
 
 
 @pytest.mark.parametrize(("steps", "layout"), [(3, "book-keeping"), (4, "vmap")])
