@@ -396,12 +396,13 @@ def copied(model: nn.Module) -> nn.Module:
     Raises:
         InputError: the network cannot be copied.
     """
-    return stepwise(_copy(model)).requires_grad_(False)
+    return _copy(model, frozen=True)
 
 
-def _copy(model: nn.Module) -> nn.Module:
+def _copy(model: nn.Module, *, frozen: bool) -> nn.Module:
     try:
-        return copy.deepcopy(model)
+        twin = stepwise(copy.deepcopy(model))
+        return twin.requires_grad_(False) if frozen else twin
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except (Exception, SystemExit) as error:  # the user's own code, too
@@ -521,7 +522,7 @@ def _checked_own(
             f"model {name!r} gives other logits for 2 inputs together than one by one; it must be "
             "deterministic and treat the examples of a batch separately"
         )
-    twin = stepwise(_copy(model))
+    twin = _copy(model, frozen=False)
     recurrent = any(isinstance(of, nn.RNNBase | nn.RNNCellBase) for of in twin.modules())
     if not recurrent or (evaluated and not inputs.is_floating_point()):
         return model  # what reads tokens behind torch's own form is an attack alone
