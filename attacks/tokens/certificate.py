@@ -380,8 +380,8 @@ def _aligned(
     """Batches with one record replaced by a text whose logits are on a line or plane of theirs.
 
     Under any loss a network that sums what it makes of windows sends of these what it sends of the
-    batch. All texts of the possible tokens are tried where they are few, else parts of a record
-    elsewhere, runs of its tokens, and records put together of parts of two.
+    batch. Tried are all texts of the possible tokens where they are few, else parts elsewhere, runs
+    of a record's tokens, and parts of two; none where records outnumber outputs, as all fit then.
     """
     records, length = tokens.shape
     if records < 2 or explainer.follows:
@@ -421,11 +421,12 @@ def _spliced(rows: list[list[int]], most: int, generator: torch.Generator) -> li
     """
     size = len(rows[0])
     found = [r[:at] + q[at:] for r, q in itertools.permutations(rows, 2) for at in range(1, size)]
-    ways = len(rows) ** 2 * size**2
+    pairs = list(itertools.product(rows, repeat=2))
+    ways = len(pairs) * size**2
     some = torch.randperm(min(ways, _WAYS), generator=generator) * (ways / min(ways, _WAYS))
     for way in some.long().tolist():
-        pair, (first, start) = divmod(way, size**2)[0], divmod(way % size**2, size)
-        one, two = rows[pair // len(rows)], rows[pair % len(rows)]
+        pair, place = divmod(way, size**2)
+        (one, two), (first, start) = pairs[pair], divmod(place, size)
         if one[:first][-1:] != two[:start][-1:]:
             continue
         for part in range(1, size + 1 - max(first, start)):
@@ -439,9 +440,8 @@ def _drawn(own: list[int], most: int, generator: torch.Generator) -> list[list[i
     words, size = torch.tensor(own).unique(), len(own)
     weights = torch.rand(most // 2, len(words), generator=generator) + 1e-3
     fresh = words[torch.multinomial(weights, size, replacement=True, generator=generator)]
-    goes_on = torch.rand(fresh.shape, generator=generator) < torch.rand(
-        len(fresh), 1, generator=generator
-    )
+    stays = torch.rand(len(fresh), 1, generator=generator)
+    goes_on = torch.rand(fresh.shape, generator=generator) < stays
     for at in range(1, size):
         fresh[:, at] = torch.where(goes_on[:, at], fresh[:, at - 1], fresh[:, at])
     moved = _parts(own, words.tolist()[:_FILLS], most=most // 2, generator=generator)
