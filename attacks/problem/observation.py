@@ -62,7 +62,7 @@ def computed_once() -> Iterator[None]:
     """Call checkpointed parts of networks as they are while it is entered."""
     with ExitStack() as held:
         for name, plain in _UNCHECKED.items():
-            if hasattr(checkpoint, name):
+            if getattr(checkpoint, name, plain) is not plain:  # or it is entered already
                 held.enter_context(mock.patch.object(checkpoint, name, plain))
         yield
 

@@ -10,7 +10,6 @@ Shape letters: B records, L positions, S candidate tokens, N records that are tr
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,22 +167,18 @@ class Assembly:
         return torch.cat(found) if found else record[:0].reshape(0, len(record))
 
     def _exchanges(self, record: Tensor) -> list[Tensor]:
-        """(1, L) records with two places exchanged."""
-        found = []
-        for one, two in itertools.combinations(range(len(record)), 2):
-            if record[one] != record[two]:
-                near = record.clone()
-                near[one], near[two] = record[two], record[one]
-                found.append(near[None])
-        return found
+        """(N, L) records with two places exchanged."""
+        pairs = torch.combinations(torch.arange(len(record)))
+        one, two = pairs[record[pairs[:, 0]] != record[pairs[:, 1]]].T
+        near, row = record.repeat(len(one), 1), torch.arange(len(one))
+        near[row, one], near[row, two] = record[two], record[one]
+        return [near]
 
     def _joint(self, record: Tensor, better: Tensor) -> Tensor:
         """The best change of each position, all at once."""
-        joint = record.clone()
-        for near in better.flip(0):
-            changed = near != record
-            joint[changed] = near[changed]
-        return joint
+        changed = better != record
+        first = better.gather(0, changed.byte().argmax(dim=0, keepdim=True))[0]
+        return torch.where(changed.any(dim=0), first, record)
 
     def prefixes(self) -> list[Tensor]:
         """Records all of whose prefixes pass, where rows follow from prefixes, token by token.

@@ -35,7 +35,7 @@ from tests.conftest import measured_json, sample_report, typed
 from tests.reports.document.test_html import Page
 from tests.runs.evidence.membership import membership
 
-DELTA, CANARIES = 1e-5, 500
+DELTA, CANARIES = 1e-5, 200
 NAMES = ("eavesdropper", "neighbour:1", "final-models")
 CLAIM = Claim(rounds={(1.0, 1.0): 1})
 EPSILON = epsilon(CLAIM, DELTA)  # 4.377
