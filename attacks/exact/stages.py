@@ -21,7 +21,7 @@ from torch import Tensor
 from ..problem.labels import Fit, fitted, last_layer
 from ..problem.observation import HOST, Observation, rounding_of, sent_gradients
 from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
-from .binary_vertices import records_at_corners, signs_of_input
+from .binary_vertices import records_at_corners, signs_of_input, tried_once
 from .censored import censored_record
 from .first_layer import (
     NEAR,
@@ -110,6 +110,7 @@ class Stage:
         return seen.is_noisy is self.noisy and self.several in (None, seen.records > 1)
 
 
+@tried_once()
 def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved | None:
     """The whole batch, a part of it, or nothing.
 
