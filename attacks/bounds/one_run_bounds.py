@@ -396,7 +396,8 @@ def _rejected(
     """The smallest scale of the noise that is rejected, and epsilon there; 0 if all are."""
 
     def over(curve: TradeOff) -> float:
-        return math.log(risk / tail(curve, canaries, won))
+        known = _tail_of_gaussian if isinstance(curve, GaussianCurve) else tail
+        return math.log(risk / known(curve, canaries, won))
 
     if family(claim) is Family.GAUSSIAN:
         mu = largest_mu(over)
@@ -430,11 +431,19 @@ def tail(curve: TradeOff, canaries: int, won: int) -> float:
     return min(1.0, float((chances * above).sum(axis=1) @ weights) * _ROUNDING + missing)
 
 
+def _deltas(curve: TradeOff) -> Array:
+    return np.array([curve.mean_delta(float(loss)) for loss in _LOSSES])
+
+
+# Looks at several risks, and at other numbers of right guesses, begin with the same curves.
+_tail_of_gaussian: Callable[..., float] = lru_cache(maxsize=4096)(tail)
+_deltas_of_gaussian: Callable[..., Array] = lru_cache(maxsize=512)(_deltas)
+
+
 def _least_errors(curve: TradeOff, shares: Array) -> tuple[Array, Array]:
     """(K,) e(u) of these shares, and how sure the guess at each is."""
-    deltas = np.array([curve.mean_delta(float(loss)) for loss in _LOSSES])
+    deltas = (_deltas_of_gaussian if isinstance(curve, GaussianCurve) else _deltas)(curve)
     slopes = 1.0 / (1.0 + np.exp(_LOSSES))
     lines = slopes * (shares[:, None] - deltas)  # (K, losses)
-    steepest = lines.argmax(axis=1)  # the surest of several
-    found = np.maximum(lines.max(axis=1), 0.0)
-    return found, np.where(found > 0.0, 1.0 - slopes[steepest], 1.0)
+    found, surest_of_several = np.maximum(lines.max(axis=1), 0.0), slopes[lines.argmax(axis=1)]
+    return found, np.where(found > 0.0, 1.0 - surest_of_several, 1.0)
