@@ -28,6 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from ...privacy.errors import UndeclaredOperation
@@ -36,8 +37,6 @@ from .sparse_rows import scaled_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from scipy.sparse import csr_array
 
 # Public values beside which data are rounded before all of their noise came in.
 #
@@ -113,8 +112,6 @@ def holds(rows: csr_array, mask: np.ndarray) -> np.ndarray:
 
 def _own(rows: csr_array, kinds: Kinds) -> csr_array:
     """(rows, columns) the noise that nobody else knows and no other row of the value holds."""
-    from scipy.sparse import csr_array
-
     alone = np.bincount(rows.indices[rows.data != 0], minlength=rows.shape[1]) <= 1
     own = csr_array(rows.multiply((kinds.own[: rows.shape[1]] & alone).astype(float)[None, :]))
     own.eliminate_zeros()
@@ -178,8 +175,6 @@ def meet_in_sums(
     Args:
         weights: (sums, rows) public.
     """
-    from scipy.sparse import csr_array
-
     noisy = holds(rows, kinds.noise)
     several = np.asarray((weights != 0) @ noisy.astype(float)) > 1
     if not several.any():
@@ -467,8 +462,6 @@ class Columns:
             operands: the rows that were added up; of no use where clean data was rounded first.
             noised: the noised rows that these are functions of.
         """
-        from scipy.sparse import csr_array
-
         start, private = self.residues, ~self._joined()[1][: matrix.shape[1]]
         # A function of noised data: nothing but known values cancels, and each row has noise.
         covered = csr_array(matrix.multiply(private.astype(float)[None, :]))
@@ -501,8 +494,6 @@ class Columns:
         Returns:
             (rows, residues) of the sum; None where a run looks at no noise of a row's own.
         """
-        from scipy.sparse import csr_array
-
         hidden = meeting.deviation > 0
         self.meetings.append(meeting)
         if meeting.own is None or not hidden.any():
@@ -567,8 +558,6 @@ def cancelled_terms(matrix: csr_array, size: csr_array) -> csr_array | None:
 
     None where there is none, which takes one pass over the entries.
     """
-    from scipy.sparse import csr_array
-
     if matrix.nnz == size.nnz and np.array_equal(matrix.indices, size.indices):
         small = np.abs(matrix.data) * CANCELS <= size.data
         if not small.any():

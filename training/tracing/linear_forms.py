@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from ...privacy.batches.sampling import Per
@@ -38,10 +39,7 @@ from .cancellation import (
 )
 from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-Change = Callable[["csr_array"], "csr_array"]  # of one part of rows
+Change = Callable[[csr_array], csr_array]  # of one part of rows
 _COEFFICIENTS = (2.0**-80, 2.0**80)  # what float32 holds, with room for small and large values
 
 
@@ -210,8 +208,6 @@ class LinearForms:
         self.origin = origin
 
     def _with(self, matrix: Any, residue: Any = None, rounded: Any = None) -> LinearForms:
-        from scipy.sparse import csr_array
-
         made = LinearForms(
             matrix if isinstance(matrix, csr_array) else csr_array(matrix),
             self.made_by,
@@ -443,8 +439,6 @@ class LinearForms:
 
 def combined(weights: Any, rows: LinearForms) -> LinearForms:
     """Public combinations of rows, weights (combinations, rows)."""
-    from scipy.sparse import csr_array
-
     public = csr_array(weights)
     matrix = csr_array(public @ rows.matrix)
     terms = np.diff(public.indptr)
@@ -475,8 +469,6 @@ def chosen(here: np.ndarray, new: LinearForms, old: LinearForms) -> LinearForms:
 
 def weighted(weights: Sequence[float], every: Sequence[LinearForms]) -> LinearForms:
     """The sum of forms of one trace and as many rows, each times a public number."""
-    from scipy.sparse import csr_array
-
     first = every[0]
     if any(
         linear_forms.block != first.block or linear_forms.residue is not None

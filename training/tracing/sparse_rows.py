@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
+from scipy.sparse import csr_array
 
 _ROUNDING = 4 * np.finfo(float).eps
 
 
 def diagonal(first: int, lost: csr_array) -> csr_array:
     """Each row's own residue, where something cancelled in it."""
-    from scipy.sparse import csr_array
-
     rows = np.flatnonzero(np.diff(lost.indptr))
     shape = (lost.shape[0], first + lost.shape[0])
     return csr_array((np.ones(len(rows)), (rows, first + rows)), shape=shape)
@@ -37,8 +31,6 @@ def scaled_rows(by: np.ndarray, rows: csr_array, columns: np.ndarray | None = No
     Entries stand as in scipy's product, in the reverse order and without zeros: sums over them are
     the same to the last digit.
     """
-    from scipy.sparse import csr_array
-
     lengths = np.diff(rows.indptr)
     at = np.repeat(rows.indptr[:-1] + rows.indptr[1:] - 1, lengths) - np.arange(rows.nnz)
     data = rows.data if columns is None else rows.data * columns[rows.indices]
@@ -50,8 +42,6 @@ def scaled_rows(by: np.ndarray, rows: csr_array, columns: np.ndarray | None = No
 
 def widened(matrix: csr_array, columns: int) -> csr_array:
     """The same rows over at least `columns` columns; itself where it has them."""
-    from scipy.sparse import csr_array
-
     if matrix.shape[1] >= columns:
         return matrix
     shape = (matrix.shape[0], columns)
@@ -63,8 +53,6 @@ def stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
 
     As `scipy.sparse.vstack` of `widened` ones, whose checks of each take longer than the rest.
     """
-    from scipy.sparse import csr_array
-
     ends = np.cumsum([0, *(matrix.nnz for matrix in matrices)])
     starts = [matrix.indptr[1:] + end for matrix, end in zip(matrices, ends[:-1], strict=True)]
     parts = (
@@ -77,8 +65,6 @@ def stacked(matrices: Sequence[csr_array], columns: int) -> csr_array:
 
 def pruned(matrix: csr_array, size: csr_array) -> csr_array:
     """The matrix with entries that are rounding relative to `size` set to zero."""
-    from scipy.sparse import csr_array
-
     kept = csr_array(matrix.multiply(abs(matrix) > size * _ROUNDING))
     kept.eliminate_zeros()
     return kept
