@@ -87,8 +87,7 @@ class _PlainLayerNorm(TorchFunctionMode):
     """Layer norm from means and squares."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        plain = _PLAIN.get(func, func)
-        return plain(*args, **(kwargs or {}))
+        return _PLAIN.get(func, func)(*args, **(kwargs or {}))
 
 
 def _layer_norm(

@@ -11,7 +11,7 @@ Shape letters: B records, L positions, S candidate tokens, N records that are tr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -281,8 +281,7 @@ class Assembly:
         for place in range(length):
             here = open_[:, place] if bool(open_[:, place].any()) else held.allowed[:, place]
             choice = held.tokens[here]
-            at = torch.randint(len(choice), (1,), generator=self.generator)
-            record[place] = choice[at]
+            record[place] = choice[torch.randint(len(choice), (1,), generator=self.generator)]
         return record
 
 
@@ -319,9 +318,13 @@ def suggested(candidates: Candidates, *, records: int, generator: torch.Generato
         if best is None or likeness > best[0]:
             best = likeness, at
     assert best is not None  # noqa: S101 # there is a round
+    return _different(held.tokens[row] for row in best[1])
+
+
+def _different(records: Iterable[Tensor]) -> list[Tensor]:
+    """Each of the records once."""
     found: list[Tensor] = []
-    for row in best[1]:
-        record = held.tokens[row]
+    for record in records:
         if not any(torch.equal(record, other) for other in found):
             found.append(record)
     return found
@@ -375,14 +378,9 @@ def _counted(
     if rays is None:
         rays = slopes[usable][torch.randperm(len(usable), generator=generator)[:records]]
     parts = torch.tensor(np.stack([nnls(rays.T.numpy(), row.numpy())[0] for row in slopes[usable]]))
-    found: list[Tensor] = []
-    for part in parts.T:  # (S,) of one record
-        counts = _shares(part, length)
-        if counts is not None:
-            record = candidates.tokens[usable].repeat_interleave(counts)
-            if not any(torch.equal(record, other) for other in found):
-                found.append(record)
-    return found
+    counts = [_shares(part, length) for part in parts.T]  # (S,) of one record each
+    tokens = candidates.tokens[usable]
+    return _different(tokens.repeat_interleave(of) for of in counts if of is not None)
 
 
 def _extreme(rows: Tensor, count: int) -> Tensor | None:
