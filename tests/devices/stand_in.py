@@ -276,15 +276,11 @@ def _called(func: Any, args: Any, kwargs: Any) -> Any:
         _CURRENT.pop()
 
 
-def _leaves(values: Any) -> list[Any]:
-    """What lists, tuples and dictionaries hold, as torch's own, which takes three times as long."""
-    found: list[Any] = []
-    for one in values:
-        if isinstance(one, list | tuple | dict):
-            found += _leaves(one.values() if isinstance(one, dict) else one)
-        else:
-            found.append(one)
-    return found
+def _leaves(of: Any) -> list[Any]:
+    """What lists, tuples and dictionaries hold; torch's own function takes twice as long."""
+    if not isinstance(of, list | tuple | dict):
+        return [of]
+    return [leaf for one in (of.values() if isinstance(of, dict) else of) for leaf in _leaves(one)]
 
 
 _MOVES = {
@@ -410,9 +406,8 @@ class _Operations(TorchDispatchMode):
         if drawn and (asked == _MARKED or _MARKED in where):
             of.refuse(f"{func} on {DEVICE} by a generator of the CPU")
         if to != _HOST:
-            of_result = _MARKED if name != "copy_" else marks.of(args[0])
-            of_result = to if to != _MARKED else of_result
-            for made in _leaves([found]):
+            of_result = marks.of(args[0]) if (to, name) == (_MARKED, "copy_") else to
+            for made in _leaves(found):
                 if isinstance(made, Tensor):
                     marks.put(made, of_result)
         return found

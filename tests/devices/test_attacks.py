@@ -107,12 +107,7 @@ CASES: dict[str, tuple[int, float, str, Preset, str | None]] = {
 }
 
 
-SLOW = ("search under noise", "search without noise", "labels optimised")
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(of, marks=[pytest.mark.slow] * (of in SLOW)) for of in CASES]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_a_search_on_a_device_ends_as_on_the_cpu(case):
     records, noise_std, name, preset, stage = CASES[case]
     model = network(name)

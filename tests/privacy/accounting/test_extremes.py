@@ -168,8 +168,9 @@ def _refusals():
                 one = reach is Reach.SUM or by not in (Accountant.DP_ACCOUNTING, Accountant.PLD)
                 long = whole or (adjacency == "replace-one" and one)
                 once = long or (adjacency, reach) == ("add-or-remove-one", Reach.SUM)
-                many = [{"rounds": 10**7}] if long else []
-                targets = (1e-12, 1e-3, *([1e6] if long else [])) if once else ()
+                less = 1e-2 if by is Accountant.DP_ACCOUNTING else 1  # it refuses all above 700
+                many = [{"rounds": int(less * 10**7)}] if long else []
+                targets = (1e-12, 1e-3, *([less * 1e6] if long else [])) if once else ()
                 for more in ({}, {"delta": 1e-15}, {"noise_multiplier": 1e-7}, *many):
                     yield state, lambda s=state, m=more: epsilon(**{**ASKED, **s, **m})
                 for target in targets:

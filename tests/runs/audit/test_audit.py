@@ -29,9 +29,9 @@ RUN = run_text(
     privacy={"epsilon": 3, "delta": 1e-05}, training={"rounds": 3, "sampling_rate": 0.5},
     intercept={"rounds": [1]}, audit={"canaries": 400, "checked_rounds": 2},
 )  # fmt: skip
+ONE = "audit.checked_rounds=1"  # where nothing is asked of the checks
 
 
-@pytest.mark.slow
 def test_a_sound_run_is_never_contradicted(run_file, capsys):
     """400 canaries at 99 %, and twice the bounds fail, the second at 99.9 %: below 3e-6."""
     assert main(["audit", str(run_file), "--set", "audit.confidence=0.99", "--json"]) == 0
@@ -51,7 +51,6 @@ def test_a_sound_run_is_never_contradicted(run_file, capsys):
     assert by_name["single-message"].measured_epsilon is None
 
 
-@pytest.mark.slow
 def test_a_quarter_of_the_noise_contradicts_the_proof(run_file, capsys):
     """Of 400 canaries 11 % are guessed wrong where 36 % are claimed: missed below 1e-12.
 
@@ -68,7 +67,7 @@ def test_a_quarter_of_the_noise_contradicts_the_proof(run_file, capsys):
 
 def test_the_audit_of_a_folder_is_kept(run_file, tmp_path, capsys):
     folder = tmp_path / "run"
-    train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
+    train_run(load_run_file(run_file, ["audit.canaries=60", ONE]), folder)
     assert main(["audit", str(folder)]) == 0
     kept = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
     assert kept["noise_multiplier"] > 0
@@ -95,10 +94,9 @@ def test_the_audit_of_a_folder_is_kept(run_file, tmp_path, capsys):
     assert "the same assignment is no new evidence" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_a_contradiction_is_kept_before_it_is_raised(run_file, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    train_run(load_run_file(run_file, ["audit.canaries=60"]), folder)
+    train_run(load_run_file(run_file, ["audit.canaries=60", ONE]), folder)
     sound = audit_config
 
     def contradicted(*args, **how):
@@ -118,7 +116,6 @@ def test_a_contradiction_is_kept_before_it_is_raised(run_file, tmp_path, monkeyp
         audit_folder(folder, again=True, overrides=["training.rounds=1"])
 
 
-@pytest.mark.slow
 def test_fewer_rounds_are_held_against_their_own_epsilon(run_file):
     config = load_run_file(run_file, ["audit.rounds=1", "audit.canaries=100"])
     found = audit_config(config)
@@ -127,7 +124,6 @@ def test_fewer_rounds_are_held_against_their_own_epsilon(run_file):
     assert 0 < by_name["eavesdropper"].proven_epsilon < 3 / 1.5
 
 
-@pytest.mark.slow
 def test_a_replaced_record_is_played_as_two_opposites(run_file):
     config = load_run_file(run_file, ["privacy.adjacency=replace-one", "audit.canaries=100"])
     found = audit_config(config)
@@ -197,10 +193,9 @@ def test_what_cannot_be_scored_is_checked_and_said_to_be_unmeasured(run_file):
     assert {one.verdict for one in found.adversaries} == {"not measured"}
 
 
-@pytest.mark.slow
 def test_an_earlier_suspicion_stands_until_a_closer_look(run_file, tmp_path):
     folder = tmp_path / "run"
-    train_run(load_run_file(run_file, ["audit.canaries=40"]), folder)
+    train_run(load_run_file(run_file, ["audit.canaries=40", ONE]), folder)
     audit_folder(folder)
     path = folder / "audit.json"
     held = json.loads(path.read_text(encoding="utf-8")) | {"verdict": "suspicious"}
@@ -220,16 +215,14 @@ def test_an_audit_without_noise_is_refused(run_file, capsys):
     assert "noise" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_the_json_of_a_run_file_is_kept_where_asked(run_file, tmp_path):
     out = tmp_path / "audit.json"
-    given = ["audit", str(run_file), "--set", "audit.canaries=50", "--out", str(out)]
+    given = ["audit", str(run_file), "--set", "audit.canaries=50", "--set", ONE, "--out", str(out)]
     assert main(given) == 0
     assert json.loads(out.read_text(encoding="utf-8"))["canaries"] >= 50
     assert main(given) == 2
 
 
-@pytest.mark.slow
 def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file, monkeypatch):
     played = []
     sound = games_played.Game.play
@@ -242,7 +235,7 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file, monkeypatch):
     looks = []
     for seed in (5, 5, 6):
         played.clear()
-        config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=100"])
+        config = load_run_file(run_file, [f"audit.seed={seed}", "audit.canaries=40", ONE])
         found = audit_config(config)
         assert (found.seed, found.seed_given) == (seed, True)
         of_each = [one.guesses for one in played if "eavesdropper" in one.guesses]
@@ -253,9 +246,8 @@ def test_a_seed_gives_the_same_coins_and_fresh_noise(run_file, monkeypatch):
     assert (first.scores != same.scores).any()
 
 
-@pytest.mark.slow
 def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file, capsys):
-    given = ["audit", str(run_file), "--set", "audit.canaries=40"]
+    given = ["audit", str(run_file), "--set", "audit.canaries=40", "--set", ONE]
     assert main([*given, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["trail"] == {
@@ -272,7 +264,6 @@ def test_every_audit_of_a_run_file_leaves_a_line_beside_it(run_file, capsys):
     assert json.loads(lines[0])["seed"] == found["seed"]
 
 
-@pytest.mark.slow
 def test_without_a_trace_the_result_is_told_all_the_same(run_file, capsys):
     (run_file.parent / "audits.jsonl").mkdir()
     assert main(["audit", str(run_file), "--set", "audit.canaries=40", "--json"]) == 0
@@ -299,7 +290,6 @@ def of_agents(tmp_path):
     return path
 
 
-@pytest.mark.slow
 def test_all_data_of_an_agent_are_audited(of_agents, tmp_path, capsys):
     """80 canaries of a sound run, two times: contradicted with probability 9e-6 each."""
     assert main(["audit", str(of_agents), "--json"]) == 0
@@ -316,7 +306,6 @@ def test_all_data_of_an_agent_are_audited(of_agents, tmp_path, capsys):
     assert "audit with 80 canaries" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_a_cohort_of_everybody_contradicts_what_is_proven_of_an_agent(
     of_agents, capsys, monkeypatch
 ):
@@ -344,7 +333,6 @@ def test_a_record_of_a_step_with_local_updates_is_refused_with_the_unit_that_is_
     assert "audit it with [privacy] unit='agent'" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_several_records_of_one_person_are_audited_beside_one(run_file, tmp_path, capsys):
     """400 canaries of each kind: contradicted with probability 5e-6 each."""
     sets = ["--set", "privacy.records_per_person=3"]

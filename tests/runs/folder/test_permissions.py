@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from overhear.commands import cli
 from overhear.privacy.files import SHOWN, make_folder, part_of, write_durably
 from overhear.privacy.releases.chained_file import ChainedFile
 from overhear.runs.folder.folder import claim
+from tests.runs.folder.rank_processes import started_by_hand
 from tests.runs.folder.test_ranks import RUN
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -118,14 +120,17 @@ def test_no_other_file_opens_what_a_run_writes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [[], pytest.param(["--ranks=2"], marks=pytest.mark.distributed)])
+@pytest.mark.parametrize("ranks", [False, pytest.param(True, marks=pytest.mark.distributed)])
 def test_every_file_of_a_run_is_its_users_alone(tmp_path, ranks, capsys):
     (tmp_path / "run.toml").write_text(RUN, encoding="utf-8")
     out, run = str(tmp_path / "runs/out"), str(tmp_path / "run.toml")
     changes = ["--set=attack.images=1", "--set=attack.restarts=1", "--set=attack.rounds=[3]"]
     changes += [f"--set=audit.{few}" for few in ("canaries=20", "rounds=1", "checked_rounds=1")]
-    later = [] if ranks else [["attack", out], ["audit", out], ["report", out]]  # by one process
-    for given in (["train", run, "--out", out, *changes, *ranks], *later):
+    train = ["train", run, "--out", out, *changes]
+    if ranks:  # which are no children of a launcher that writes nothing
+        umask = partial(os.umask, 0o022)
+        assert started_by_hand([train] * 2, tmp_path, changes=[umask] * 2).codes == [0, 0]
+    for given in [] if ranks else [train, ["attack", out], ["audit", out], ["report", out]]:
         assert cli.main(given) == 0, capsys.readouterr().err
     held = list((tmp_path / "runs").rglob("*"))
     names = {path.name for path in held}

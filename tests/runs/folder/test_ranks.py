@@ -75,15 +75,10 @@ def alone(run_file):
     return out
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(number, marks=[pytest.mark.distributed, pytest.mark.slow]) for number in (2, 4)
-    ],
-)
-def spread(request, run_file):
-    out = run_file.parent / f"spread-{request.param}"
-    given = command(run_file, out, "--ranks", str(request.param))
+@pytest.fixture(scope="module")
+def spread(run_file):
+    out = run_file.parent / "spread-4"
+    given = command(run_file, out, "--ranks=4")
     done = subprocess.run(
         [sys.executable, "-m", "overhear.commands.cli", *given], check=False, capture_output=True,
         text=True, timeout=LIMIT, env=FAST,
@@ -100,6 +95,8 @@ def test_ranks_started_by_hand_leave_the_files_of_the_run_in_one_process(alone, 
     check_same_files(alone, out)
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_a_run_over_ranks_leaves_the_files_of_the_run_in_one_process(alone, spread):
     out, done = spread
     assert done.returncode == 0, done.stderr
@@ -129,6 +126,8 @@ def check_same_files(alone: Path, out: Path) -> None:
     assert ranks == [1, int(out.name.removeprefix("spread-"))]
 
 
+@pytest.mark.slow
+@pytest.mark.distributed
 def test_one_rank_alone_speaks(spread):
     _, done = spread
     assert done.stdout.count("The run is in") == 1
