@@ -27,6 +27,7 @@ RUN = run_text(
 EACH = """
 import json, os, resource, sys, tempfile
 from overhear.commands import cli
+from overhear.commands.terminal import progress, tables
 from overhear.runs.attack import invert
 from overhear.runs.plan import sweep
 from overhear.runs import readiness
