@@ -203,7 +203,7 @@ def test_an_earlier_suspicion_stands_until_a_closer_look(run_file, tmp_path):
     write_sums(folder)
     again = audit_folder(folder, again=True)
     assert again.verdict == "suspicious"
-    closer = audit_folder(folder, again=True, overrides=["audit.canaries=400"])
+    closer = audit_folder(folder, again=True, overrides=["audit.canaries=160"])
     assert closer.verdict in ("cleared", "suspicious")
     assert [one.file for one in closer.earlier] == ["audit-1.json", "audit-2.json"]
 
