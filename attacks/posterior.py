@@ -31,10 +31,9 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from ..privacy.errors import InputError, describe, line_of
-from .problem.observation import Observation, sent_gradients
+from .problem.observation import Observation, each, sent_gradients
 from .problem.problem import Found, Problem, gradients_of, is_faster_together
 
 # Public records that an attacker weighs, and how far each is from what was observed.
@@ -120,7 +119,7 @@ def sent_by(observation: Observation, model: nn.Module, candidates: Candidates) 
     like = observation.gradient
     for at in torch.arange(len(candidates)).split(count):
         some = candidates.at(at)
-        yield vmap(one)(some.inputs.to(like), some.labels.to(like.device)).detach()
+        yield each(one, some.inputs.to(like), some.labels.to(like.device)).detach()
 
 
 def distances(observation: Observation, model: nn.Module, candidates: Candidates) -> Tensor:

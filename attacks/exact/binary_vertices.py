@@ -28,9 +28,7 @@ Shape letters: m units, n inputs, B records, C classes, R rank of the gradient, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -38,33 +36,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import fed_to, is_plain, trial_records
+from ..problem.layers import first_held, first_linear, joint_of, parameter_name
 from ..problem.observation import Observation, Sent, sent_gradient
-from ..problem.problem import Box, Certified, Problem, copied
-
-# Which layer of a network is linear and sees the records as they are.
-
-
-def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
-    """Name of the first parametrised layer if it is linear, biased and fed the raw input."""
-    for name, module in model.named_modules():
-        if next(module.parameters(recurse=False), None) is None:
-            continue
-        own = dict(module.named_parameters(recurse=False))
-        if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
-            return None
-        return name if is_fed_raw(model, module, flat, input_shape) else None
-    return None
-
-
-def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) -> str | None:
-    """The same of an observation, where every number of that layer's gradient is held."""
-    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
-    if name is None:
-        return None
-    held = seen.holds(model, *(parameter_name(name, of) for of in ("weight", "bias")))
-    return name if held else None
-
+from ..problem.problem import Box, Certified, Problem
 
 _ROWS = 4  # that agree in their signs, at least
 _ALONE = 0.01  # second singular value over the first, up to which rows are of one direction
@@ -103,65 +77,9 @@ def signs_of_input(
     return None if bool((told[0] == told[0, 0]).all()) else told[0, :-1].reshape(*input_shape)
 
 
-def is_fed_raw(
-    model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
-) -> bool:
-    """Whether the layer is plain and fed the flattened record: alone or not, in either mode."""
-    tried = _TRIED.get([])
-    asked = (model, layer, tuple(input_shape), flat.dtype, flat.device)
-    for known, point, answer in tried:
-        if known == asked and torch.equal(point, flat):
-            return answer
-    tried.append((asked, flat, _is_fed_raw(model, layer, flat, input_shape)))
-    return tried[-1][2]
-
-
-_TRIED: ContextVar[list[tuple[object, Tensor, bool]]] = ContextVar("_TRIED")
-
-
-@contextmanager
-def tried_once() -> Iterator[None]:
-    """Try a network once at each point while it is entered, in which nothing changes it."""
-    token = _TRIED.set([])
-    try:
-        yield
-    finally:
-        _TRIED.reset(token)
-
-
-def _is_fed_raw(
-    model: nn.Module, layer: nn.Linear, flat: Tensor, input_shape: Sequence[int]
-) -> bool:
-    count, values = math.prod(input_shape), unflatten(model, flat)
-    if layer.in_features != count:
-        return False
-    records = trial_records(flat.new_zeros(count), flat.new_ones(count)).reshape(-1, *input_shape)
-    with suppress(Exception):  # a network may refuse what is far out
-        every = [(fed_to(model, values, at, [layer]), at) for at in (records, *records.split(1))]
-        trained = copied(model).train()
-        twin = dict(zip(model.modules(), trained.modules(), strict=True))[layer]
-        with torch.random.fork_rng(devices=[]):
-            every.append((fed_to(trained, values, records, [twin]), records))
-        return is_plain(model, values, layer, records[11:15]) and all(
-            len(fed) == 1 and torch.equal(fed[0].flatten(), at.flatten()) for fed, at in every
-        )
-    return False
-
-
 def most_rank(joint: Tensor) -> int:
     """The rank a matrix may have, without the rows and columns of zeros, which show no rounding."""
     return int(torch.stack([(joint != 0).any(dim=side).sum() for side in (0, 1)]).min())
-
-
-def parameter_name(layer: str, name: str) -> str:
-    """Name of a layer's parameter within the network."""
-    return f"{layer}.{name}" if layer else name
-
-
-def joint_of(values: Mapping[str, Tensor], layer: str) -> Tensor:
-    """(..., O, I + 1) weight and bias of a linear layer side by side, or their gradients."""
-    weight, bias = (values[parameter_name(layer, name)] for name in ("weight", "bias"))
-    return torch.cat([weight, bias[..., None]], dim=-1)
 
 
 def derivatives_in(model: nn.Module, flat: Tensor, layer: str, inputs: Tensor) -> Tensor:

@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from ...training.models.parameters import unflatten
+from ..problem.layers import parameter_name
 from ..problem.problem import Problem
-from .binary_vertices import parameter_name
 from .censored_system import ROUNDING, Solved, System, Top, bounded, search, smooth
 from .rgap_record import Activation, Affine, Layer, Reshape, read_chain, weight_gradient
 

@@ -49,9 +49,10 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.labels import fitted
+from ..problem.layers import first_held, first_linear, joint_of, parameter_name
 from ..problem.observation import Observation, Sent, rounding_of, sent_gradient, sent_gradients
 from ..problem.problem import Problem
-from .binary_vertices import are_signs, first_held, first_linear, joint_of, parameter_name
+from .binary_vertices import are_signs
 
 PICTURE = 3  # dimensions of a picture: channels, height, width
 _STANDS_OUT = 1.05  # times the noise's edge; the largest value of noise alone varies by 1 % of it

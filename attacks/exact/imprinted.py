@@ -21,9 +21,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
-from ..problem.observation import Observation, sent_gradients
+from ..problem.observation import Observation, each, sent_gradients
 from ..problem.problem import Box, Certified, Imprint, Problem, slots_of
 from .first_layer import residual
 
@@ -258,7 +257,7 @@ class _Peel:
             return sent_gradients(self._one_each, self._model, inputs=x[None], targets=target[None])
 
         every = torch.arange(self._classes, device=x.device)
-        return [slots_of(self._crafted, of) for of in vmap(sent)(every).detach()]
+        return [slots_of(self._crafted, of) for of in each(sent, every).detach()]
 
     def _relabelled(self, found: Sequence[_One], rows: Tensor) -> list[_One]:
         """Labels by the reference, on which class 0 is sure: row c is less the records of label c.

@@ -37,7 +37,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy, unfold
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import fed_to, is_plain, trial_records
+from ..problem.layers import fed_to, is_plain, trial_records
 from ..problem.observation import rounding_of, twice_differentiable
 from ..problem.problem import Box, Problem, copied
 

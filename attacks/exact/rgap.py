@@ -30,8 +30,8 @@ from torch import Tensor
 
 from ...training.models.parameters import unflatten
 from ..problem.labels import fitted
+from ..problem.layers import joint_of
 from ..problem.problem import Box, Certified, Problem
-from .binary_vertices import joint_of
 from .first_layer import residual
 from .rgap_record import (
     ACCEPTED,

@@ -29,7 +29,8 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from ..problem.columns import Behind, trial_records
+from ..problem.columns import Behind
+from ..problem.layers import trial_records
 from ..problem.observation import twice_differentiable
 from ..problem.problem import Box, copied
 

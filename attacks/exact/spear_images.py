@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from ...training.models.parameters import unflatten
-from ..problem.columns import fed_to
+from ..problem.layers import fed_to, is_fed_raw, parameter_name
 from ..problem.observation import Observation
-from .binary_vertices import is_fed_raw, most_rank, parameter_name
+from .binary_vertices import most_rank
 
 # What the gradients of two linear layers around a ReLU span, and how sure that is.
 #

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from ..problem.labels import Fit, fitted, last_layer
+from ..problem.layers import tried_once
 from ..problem.observation import HOST, Observation, rounding_of, sent_gradients
 from ..problem.problem import Certified, Found, OtherLoss, Problem, squared_size
-from .binary_vertices import records_at_corners, signs_of_input, tried_once
+from .binary_vertices import records_at_corners, signs_of_input
 from .censored import censored_record
 from .first_layer import (
     NEAR,
@@ -29,6 +30,7 @@ from .first_layer import (
     PICTURE,
     angle_of_others,
     first_linear_input,
+    least_records,
     left_by_two,
     may_be_two,
     open_numbers,
@@ -139,7 +141,40 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Unsol
             return Found(
                 pixels=pixels, labels=labels, iterations=0, stage=stage.name, loss=solved.loss
             )
-    return why
+    return _of_fewer(problem, generator) or why
+
+
+def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
+    """The records that a first layer's gradient has directions of, where these are fewer."""
+    seen, prior = problem.observation, problem.prior_image
+    shown = least_records(seen, problem.model, problem.shape) if seen.mean_of is None else 0
+    if not 0 < shown < seen.records or seen.is_noisy:
+        return None
+    posed = replace(problem, observation=replace(seen, records=shown), labels=None)
+    found, rest = solve_exactly(posed, generator), seen.records - shown
+    if not isinstance(found, Found) or proof_of(found.stage) is not Proof.RECORD:
+        return None
+    inputs, loss = problem.box.inputs(found.pixels), found.loss
+    left = residual(posed.observation, problem.model, inputs=inputs, targets=found.labels)
+    loss = loss or OtherLoss(left=left, factors=None, labelled=True)
+    grey = found.pixels.new_full(problem.shape, 0.5) if prior is None else prior.to(found.pixels)
+    return replace(
+        found,
+        pixels=torch.cat([found.pixels, grey.expand(rest, *problem.shape)]),
+        labels=torch.cat([found.labels, found.labels.new_zeros(rest)]),
+        stage=part_name(shown, rest),
+        loss=replace(loss, rest=rest),
+        supported=(True,) * shown + (False,) * rest,
+    )
+
+
+def explained(problem: Problem, inputs: Tensor) -> Found | None:
+    """One record that is known otherwise, (1, *shape), where the gradient is its own."""
+    one = _accepted(problem, inputs, _label(problem, inputs))
+    if one is None:
+        return None
+    pixels = problem.box.pixels(one.inputs.to(problem.box.span))
+    return Found(pixels=pixels, labels=one.labels, iterations=0, stage="exact", loss=one.loss)
 
 
 def part_name(certified: int, searched: int) -> str:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from ...privacy.errors import InputError
-from ..exact.binary_vertices import parameter_name
+from ..problem.layers import parameter_name
 from ..problem.problem import Imprint, build_box
 from .tiles import Tiling, slices_of, tiling_of
 

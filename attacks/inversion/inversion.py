@@ -31,9 +31,9 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError, Progress
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly
+from ..exact.stages import FIRST_LAYER, Unsolved, explained, solve_exactly
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
-from ..problem.columns import Behind, behind, columns_of, scaled_of
+from ..problem.columns import Behind, Columns, Given, behind, columns_of, scaled_of
 from ..problem.labels import (
     last_layer,
     likeliest_label,
@@ -42,8 +42,9 @@ from ..problem.labels import (
     stands_out,
     sums_to_zero,
 )
+from ..problem.layers import in_call_order, of_any_type
 from ..problem.objective import Preset, preset_of
-from ..problem.observation import HOST, Observation, computed_once
+from ..problem.observation import HOST, Observation
 from ..problem.problem import (
     Found,
     Imprint,
@@ -178,7 +179,7 @@ class Reconstruction:
     loss: OtherLoss | None = None
 
 
-@computed_once()
+@of_any_type
 def reconstruct(
     observation: Observation,
     model: nn.Module,
@@ -255,20 +256,34 @@ def reconstruct(
             f"a preset that searches nothing needs candidates and records=1, not "
             f"records={observation.records}; give public records, or use another preset"
         )
-    inner, point = isinstance(model, Behind), observation.points[0, 0]
+    inner, point = isinstance(model, (Behind, Given)), observation.points[0, 0]
     odd = observation.drift is not None or any(isinstance(c, Tensor) for c in observation.coefs)
+    # Of one record the tables tell the categories, and else the first layer does.
     columns = None if inner or odd else columns_of(model, tuple(input_shape), point, bounds=bounds)
-    taken = None if columns is None else behind(columns, observation, model)
-    if columns is not None and taken is not None:
-        (rest, network), (low, high) = taken, columns.bounds(*bounds)
-        fed = candidates and replace(candidates, inputs=columns.fed(candidates.inputs))
+    given = None if columns is None else columns.given(observation, model)
+    if given is not None and given.numbers:
+        at = [of.expand(tuple(input_shape))[given.numbers] for of in bounds]
+        rebuilt = reconstruct(
+            observation, given, preset=preset, input_shape=at[0].shape, classes=classes,
+            bounds=(at[0], at[1]), generator=generator, labels=labels, device=device,
+            candidates=candidates
+            and replace(candidates, inputs=candidates.inputs[:, given.numbers]),
+            prior_image=None if prior_image is None else prior_image[given.numbers],
+            progress=progress, checkpoint=checkpoint,
+        )  # fmt: skip
+        return replace(rebuilt, inputs=given.records(rebuilt.inputs))
+    front = columns if given is None and isinstance(columns, Columns) else None
+    taken = None if front is None else behind(front, observation, model)
+    if front is not None and taken is not None:
+        (rest, network), (low, high) = taken, front.bounds(*bounds)
+        fed = candidates and replace(candidates, inputs=front.fed(candidates.inputs))
         rebuilt = reconstruct(
             rest, network, preset=preset, input_shape=low.shape, classes=classes,
             bounds=(low, high), generator=generator, labels=labels, candidates=fed,
-            prior_image=None if prior_image is None else columns.fed(prior_image),
+            prior_image=None if prior_image is None else front.fed(prior_image),
             progress=progress, checkpoint=checkpoint, device=device,
         )  # fmt: skip
-        records, right = columns.read(rebuilt.inputs, observation, model)
+        records, right = front.read(rebuilt.inputs, observation, model)
         sure = all(right) or not any(rebuilt.supported)
         return replace(
             rebuilt,
@@ -277,7 +292,8 @@ def reconstruct(
             loss=rebuilt.loss if all(right) else None,
             stage=rebuilt.stage if sure else "optimisation",
         )
-    if len(input_shape) == 1 and not inner and token_table(model, input_shape) is not None:
+    tokens = columns is None and len(input_shape) == 1 and not inner
+    if tokens and token_table(model, input_shape) is not None:
         raise InputError(
             "the model looks its inputs up in an embedding, so its records are tokens, which are "
             "not searched for; use reconstruct_tokens"
@@ -285,6 +301,8 @@ def reconstruct(
     box = build_box(bounds, tuple(input_shape), dtype=torch.float32)
     drawn = torch.rand(2, *input_shape, generator=torch.Generator().manual_seed(0))
     check_repeatable(model, box.inputs(drawn))
+    if not inner:
+        observation, model = in_call_order(observation, model, box.inputs(drawn))
     # The problem on the device; a checkpoint knows it by name.
     where = observation.gradient.device if device is None else device
     observation = observation.to(device=HOST)
@@ -327,11 +345,16 @@ def reconstruct(
             )
             done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
         else:
-            solved = _exactly(problem, generator) if preset.exact else None
+            solved: Found | Unsolved | None
+            solved = None if given is None else explained(problem, given.record[None])
+            if solved is None and preset.exact:
+                solved = _exactly(problem, generator)
             if isinstance(solved, Found) and solved.rest is not None:
                 found = _complete(problem, solved, solved.rest, generator, progress=progress)
             elif isinstance(solved, Found):
                 found = solved
+            elif columns is not None and given is None and not inner:
+                found, solved = _guessed(problem), Unsolved(reason=_LOOKED_UP)
             else:
                 found = _by_search(problem, generator, progress=progress, kept=kept)
                 if found.stage == "prior":
@@ -360,6 +383,11 @@ _UNEXPLAINED = 1e-2
 _ONE_OUTPUT = (
     "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
     "found nothing"
+)
+
+_LOOKED_UP = (
+    "categories are looked up in tables, and what the first linear layer is fed does not tell them "
+    "and the numbers of several records apart, so no search was made"
 )
 
 

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..exact.binary_vertices import parameter_name
+from ..problem.layers import parameter_name
 from ..problem.problem import Imprint
 
 Chain = Sequence[tuple[str, nn.Module]]

@@ -20,7 +20,7 @@ import copy
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,16 +28,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
-from torch.nn.modules.dropout import _DropoutNd
 
 from ...training.models.parameters import frozen_as_buffers, unflatten
-from .observation import HOST, Observation, twice_differentiable
+from .layers import trial_records
+from .observation import HOST, Observation
 
 _MOST_CODES = 20_000  # rows of all tables, each of which is fed once
-FAR_OUT = 1e3
-"""How far a network has to take numbers as they are, so that no record was cut."""
-_SAME = 1e-3  # of a gradient, up to which two are one
 _ROUNDED = 1e-5  # of the terms that make a number
 _PRECISE = 1e3  # times what a number adds at most, beside which rounding hides it
 _MOST = 2_000  # columns, each of which is tried by itself
@@ -47,25 +43,59 @@ _LEAST = 1e-3  # width of the range of what no record moves
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Columns:
-    """The columns of a model's records, and what is behind its first linear layer.
+class Lookups:
+    """The columns of a model's records, of which some are looked up in tables.
 
     Attributes:
         tables: for each column the name of its table and the row of its category 0; None of a
             number.
         sizes: for each column how many categories it has; 0 of a number.
-        base: (H,) of the record of zeros.
-        codes: for each column what it adds to that, (n, H): of its categories, or of the number 1.
         dtype: what the model takes: whole numbers alone, or others too.
-        layer: the name of the first linear layer.
-        joint: columns that move the same numbers, beside each other.
     """
 
     tables: tuple[tuple[str, int] | None, ...]
     sizes: tuple[int, ...]
+    dtype: torch.dtype
+
+    def possible(self, j: int, observation: Observation, model: nn.Module) -> Tensor:
+        """Which categories of a column the batch may hold: without noise, those with a gradient."""
+        every, table = torch.ones(max(self.sizes[j], 1), dtype=torch.bool), self.tables[j]
+        parts = unflatten(model, observation.gradient)
+        if table is None or table[0] not in parts or observation.is_noisy:
+            return every
+        name, first = table
+        rows = parts[name].ne(0).any(dim=2).any(dim=0)
+        if not bool(rows.any()):  # of a table that is not trained
+            return every
+        padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+        rows[[] if padding is None else padding] = True  # which has no gradient ever
+        return rows[first : first + len(every)]
+
+    def given(self, observation: Observation, model: nn.Module) -> Given | None:
+        """The network of one record's numbers, where its tables show one category a column."""
+        if observation.records != 1:
+            return None
+        record = torch.zeros(len(self.sizes))
+        for j, n in enumerate(self.sizes):
+            if n and int((may := self.possible(j, observation, model)).sum()) != 1:
+                return None
+            record[j] = float(may.nonzero()[0, 0]) if n else 0.0
+        return Given(model, record, tuple(j for j, n in enumerate(self.sizes) if not n))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Columns(Lookups):
+    """Columns that move numbers of their own, and what is behind the first linear layer.
+
+    Attributes:
+        base: (H,) of the record of zeros.
+        codes: for each column what it adds to that, (n, H): of its categories, or of the number 1.
+        layer: the name of the first linear layer.
+        joint: columns that move the same numbers, beside each other.
+    """
+
     base: Tensor
     codes: tuple[Tensor, ...]
-    dtype: torch.dtype
     layer: str
     joint: tuple[tuple[int, ...], ...]
 
@@ -134,21 +164,6 @@ class Columns:
             right &= least.values < _FAITHFUL * apart
         return records, right.tolist()
 
-    def possible(self, j: int, observation: Observation, model: nn.Module) -> Tensor:
-        """Which categories of a column the batch may hold: without noise, those with a gradient."""
-        code, table = self.codes[j], self.tables[j]
-        every = torch.ones(len(code), dtype=torch.bool)
-        parts = unflatten(model, observation.gradient)
-        if table is None or table[0] not in parts or observation.is_noisy:
-            return every
-        name, first = table
-        rows = parts[name].ne(0).any(dim=2).any(dim=0)
-        if not bool(rows.any()):  # of a table that is not trained
-            return every
-        padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
-        rows[[] if padding is None else padding] = True  # which has no gradient ever
-        return rows[first : first + len(code)]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Scaled:
@@ -191,13 +206,18 @@ def behind(
             return None
         inner = copy.deepcopy(model)
         own = [p.requires_grad_() for p in inner.parameters()]
-        made = Behind(inner, front)(front.base.to(own[0]).expand(2, *front.base.shape)).sum()
-        slopes = torch.autograd.grad(made, own, allow_unused=True)
-        pairs = list(zip(model.named_parameters(), slopes, strict=True))
-        for p, slope in zip(own, slopes, strict=True):
-            p.requires_grad_(slope is not None)
-        inner = frozen_as_buffers(inner, [n for (n, _), slope in pairs if slope is not None])
-        chosen = torch.cat([torch.full((p.numel(),), of is not None) for (_, p), of in pairs])
+        network, h = Behind(inner, front), front.base.to(own[0]).expand(2, *front.base.shape)
+        slopes = torch.autograd.grad(network(h).sum(), own, allow_unused=True)
+        # What the layer is fed hides a part of the gradient of what makes it.
+        fed = network.fed_by(h).sum()
+        made = torch.autograd.grad(fed, own, allow_unused=True) if fed.requires_grad else ()
+        kept = [of is not None for of in slopes]
+        kept = [of and by is None for of, by in itertools.zip_longest(kept, made)]
+        pairs = list(zip(model.named_parameters(), kept, strict=True))
+        for p, of in zip(own, kept, strict=True):
+            p.requires_grad_(of)
+        inner = frozen_as_buffers(inner, [name for (name, _), of in pairs if of])
+        chosen = torch.cat([torch.full((p.numel(),), of) for (_, p), of in pairs])
         if sum(p.numel() for p in inner.parameters()) != int(chosen.sum()):
             return None  # a layer is used in part
         shown = observation.shown
@@ -228,6 +248,30 @@ def _apart(columns: Columns, observation: Observation, model: nn.Module) -> bool
     return torch.allclose(one, other, rtol=1e-6, atol=1e-9)
 
 
+class Given(nn.Module):
+    """A network of the numbers of a record whose categories are known.
+
+    Args:
+        inner: the network of the record.
+        record: (F,) with any numbers.
+        numbers: which columns are numbers.
+    """
+
+    def __init__(self, inner: nn.Module, record: Tensor, numbers: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inner, self.record, self.numbers = inner, record, list(numbers)
+
+    def records(self, numbers: Tensor) -> Tensor:
+        """(B, F) of (B, n)."""
+        known = self.record.to(numbers).expand(len(numbers), -1)
+        at = torch.tensor(self.numbers, device=numbers.device)
+        return known.index_copy(1, at, numbers) if self.numbers else known
+
+    def forward(self, numbers: Tensor) -> Any:
+        """The outputs of (B, n)."""
+        return self.inner(self.records(numbers))
+
+
 class Behind(nn.Module):
     """A network of what a layer of another is fed; what passes by that layer is read off it."""
 
@@ -245,12 +289,23 @@ class Behind(nn.Module):
 
     def of(self, x: Tensor, h: Tensor) -> Any:
         """The outputs of records whose first layer is fed (B, H)."""
-        whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
         self.fed.append(h)
         try:
-            return self.inner(x.round().long() if whole else x)
+            return self._call(x)
         finally:
             self.fed.clear()
+
+    def fed_by(self, h: Tensor) -> Tensor:
+        """(B, H) what the layer is fed of the records that are read off (B, H)."""
+        fed, layer = list[Tensor](), self.inner.get_submodule(self.front.layer)
+        hook = layer.register_forward_pre_hook(lambda _, args: fed.append(args[0]))
+        self._call(self.front.records(h))
+        hook.remove()
+        return fed[0]
+
+    def _call(self, x: Tensor) -> Any:
+        whole = isinstance(self.front, Columns) and not self.front.dtype.is_floating_point
+        return self.inner(x.round().long() if whole else x)
 
 
 def scaled_of(
@@ -295,101 +350,19 @@ def scaled_of(
     return None
 
 
-def is_plain(
-    model: nn.Module, values: Mapping[str, Tensor], layer: nn.Module, records: Tensor
-) -> bool:
-    """Whether a linear layer or convolution is called once, and is all that its parameters do.
-
-    Their gradient at some records is that of such a layer then. A layer behind dropout is none.
-    """
-    name = next(name for name, module in model.named_modules() if module is layer)
-    within = f"{name}." if name else ""
-    owned = {key: value.detach().clone().requires_grad_() for key, value in values.items()}
-    calls, dropped = list[tuple[Tensor, Tensor]](), list[int]()
-
-    def note(_: nn.Module, fed: tuple[Tensor, ...], made: Tensor) -> Tensor:
-        calls.append((fed[0].detach(), made))
-        return made.clone()  # which may be changed in place
-
-    handles = [layer.register_forward_hook(note)]
-    for module in model.modules():
-        if isinstance(module, _DropoutNd) and module.p > 0:
-            handles.append(module.register_forward_pre_hook(lambda *_: dropped.append(len(calls))))
-    try:
-        with twice_differentiable():
-            outputs = functional_call(model, owned, (records,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    if len(calls) != 1 or 0 in dropped:
-        return False
-    fed, made = calls[0]
-    weight, bias = owned[f"{within}weight"], owned.get(f"{within}bias")
-    held = [weight] if bias is None else [weight, bias]
-    mixed = (
-        outputs * torch.linspace(1, 2, outputs.numel()).to(outputs).reshape(outputs.shape)
-    ).sum()
-    slopes = torch.autograd.grad(mixed, [made, *held])
-    if isinstance(layer, nn.Conv2d):
-        plain = nn.Conv2d._conv_forward(layer, fed, weight, bias)
-    else:
-        plain = functional.linear(fed, weight, bias)
-    expected = torch.autograd.grad(plain, held, slopes[0])
-    return all(
-        bool((one - other).norm() <= _SAME * other.norm())
-        for one, other in zip(slopes[1:], expected, strict=True)
-    )
-
-
-def fed_to(
-    model: nn.Module, values: Mapping[str, Tensor], probe: Tensor, layers: Sequence[nn.Module]
-) -> list[Tensor]:
-    """What layers are called with, call by call, where a network gets a probe."""
-    fed: list[Tensor] = []
-
-    def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        fed.append(inputs[0])
-
-    handles = [layer.register_forward_pre_hook(note) for layer in layers]
-    try:
-        with torch.no_grad():
-            functional_call(model, dict(values), (probe,))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return fed
-
-
-def trial_records(low: Tensor, high: Tensor) -> Tensor:
-    """(N, F) records that show what a network does to one, most within bounds (F,).
-
-    The first four lie at the ends, all alike, and half at each; some are dark, bright, dull, of few
-    values, or far out.
-    """
-    source = torch.Generator().manual_seed(0)
-    drawn = torch.rand(max(8, 256 // len(low)), len(low), generator=source)
-    one, two, three, four = drawn[:4]
-    ends = [0 * one, 0 * one + 1, 0 * one + 0.5, one.round()]
-    shades = [0.3 * one, 0.7 + 0.3 * two, 0.45 + 0.1 * one, (two - 0.5).clamp_min(0)]
-    codes = [(255 * three).round() / 255, torch.linspace(0, 1, len(low)), 2 * four - 1]
-    far = [3 * (2 * one - 1), *FAR_OUT * (2 * drawn[:4] - 1)]
-    every = torch.stack([*ends, *shades, *codes, *drawn, *far]).to(low)
-    return low + every * (high - low)
-
-
 def columns_of(
     model: nn.Module,
     shape: tuple[int, ...],
     point: Tensor | None = None,
     *,
     bounds: tuple[Tensor, Tensor] = (torch.tensor(0.0), torch.tensor(1.0)),
-) -> Columns | None:
+) -> Lookups | None:
     """The columns of records some of which are looked up, each in a table of its own.
 
     None where no column is a category, where the whole record is looked up in one table, as a text
-    is, where a category is looked up as another number, or where h is another function of the
-    columns. The parameters are those of `point` (D,), or else the model's; bounds are those of
-    columns that are numbers.
+    is, or where a category is looked up as another number; `Columns` unless h is another function
+    of the columns. The parameters are those of `point` (D,), or else the model's; bounds are
+    those of columns that are numbers.
 
     >>> class Shop(nn.Module):
     ...     def __init__(self):
@@ -482,7 +455,7 @@ class _Front:
         return fed
 
 
-def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -> Columns | None:
+def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -> Lookups | None:
     """The columns by what moves with each, at the first layer where that is all that h is."""
     eye = torch.eye(f).to(like)
     fed = run(torch.cat([torch.zeros_like(eye[:1]), eye]))
@@ -497,27 +470,35 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
             at |= {j: (name, int(place[0]), rows) for j in moved if j not in at}
     # A table of several columns holds one after the other.
     firsts, sizes = [(name, first) for name, first, _ in at.values()], [0] * f
-    for j, (name, first, rows) in at.items():
-        sizes[j] = min([k for of, k in firsts if of == name and k > first], default=rows) - first
-    if not at or sum(sizes) > _MOST_CODES:
+    if len(set(firsts)) < len(firsts):
         return None
-    records = list[Tensor]()
-    for j, n in enumerate(sizes):
-        records.append(eye.new_zeros(max(n, 1), f))
-        records[-1][:, j] = torch.arange(n).to(eye) if n else 1.0
-    every = [run(of) for of in records]
+    for j, (name, first, count) in at.items():
+        sizes[j] = min([k for of, k in firsts if of == name and k > first], default=count) - first
     # What is drawn lies in the range and past it, and a category is seen by its row alone.
     low, high = (of.to(eye).expand(f) for of in bounds)
     drawn, tops = trial_records(low, high), torch.tensor(sizes).to(eye)
     share = torch.rand(drawn.shape, generator=torch.Generator().manual_seed(1)).to(eye)
     drawn = torch.where(tops > 0, (share * tops).floor(), drawn.round() if run.whole else drawn)
-    reached, between = run(drawn), run(drawn + 0.5 * ((tops > 0) & (not run.whole)))
-    itself = all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at)
-    for layer, h in fed.items() if itself else ():
+    reached, seen = run(drawn), [index for _, _, index in run.looked]
+    between, again = run(drawn + 0.5 * ((tops > 0) & (not run.whole))), run.looked
+    same = all(torch.equal(one, two) for one, (*_, two) in zip(seen, again, strict=True))
+    if not at or not same or not all(_beyond(run, f, j, at[j][1] + sizes[j], tops) for j in at):
+        return None
+    looked = Lookups(
+        tables=tuple(at[j][:2] if j in at else None for j in range(f)), sizes=tuple(sizes),
+        dtype=torch.int64 if run.whole else next(iter(fed.values()), like).dtype,
+    )  # fmt: skip
+    if sum(sizes) > _MOST_CODES:
+        return looked
+    records = list[Tensor]()
+    for j, n in enumerate(sizes):
+        records.append(eye.new_zeros(max(n, 1), f))
+        records[-1][:, j] = torch.arange(n).to(eye) if n else 1.0
+    every = [run(of) for of in records]
+    for layer, h in fed.items():
         found = Columns(
-            tables=tuple(at[j][:2] if j in at else None for j in range(f)),
-            sizes=tuple(sizes), base=h[0], codes=tuple(of[layer] - h[0] for of in every),
-            dtype=torch.int64 if run.whole else h.dtype, layer=layer, joint=(),
+            tables=looked.tables, sizes=looked.sizes, dtype=looked.dtype, layer=layer, joint=(),
+            base=h[0], codes=tuple(of[layer] - h[0] for of in every),
         )  # fmt: skip
         scale = max(float(code.abs().max()) for code in found.codes)
         near = functools.partial(torch.allclose, rtol=1e-4, atol=1e-5 * scale)
@@ -535,8 +516,8 @@ def _columns(run: _Front, f: int, like: Tensor, bounds: tuple[Tensor, Tensor]) -
         least = min((w * float(of.abs().max()) for n, of, w in widths if not n), default=math.inf)
         alone = alone and float(h[0].abs().max()) <= _PRECISE * least
         if alone and near(reached[layer], found.fed(drawn)):
-            return found if torch.equal(reached[layer], between[layer]) else None
-    return None
+            return found if torch.equal(reached[layer], between[layer]) else looked
+    return looked
 
 
 def _joint(moves: Tensor) -> tuple[tuple[int, ...], ...]:

@@ -409,10 +409,26 @@ def sent_gradient(
         free = clip_norm is None or of.clip_parts
         return flat if free else flat * _clip_factor(flat, clip_norm or math.inf)
     # Each record's vector by itself.
-    rows = vmap(combined)(inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
+    rows = each(combined, inputs.unsqueeze(1), targets.unsqueeze(1))  # (B, D)
     if of.clip_parts:
         return rows.mean(dim=0)
     return (rows * _clip_factor(rows, clip_norm)).mean(dim=0)
+
+
+def each(call: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+    """(N, ...) a function of the rows of tensors: side by side, or one by one where it must be.
+
+    A network may ask for a number of its input, which `vmap` refuses.
+
+    >>> each(lambda x: x * int(x > 1), torch.tensor([1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    try:
+        return vmap(call)(*rows)
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        return torch.stack([call(*row) for row in zip(*rows, strict=True)])
 
 
 def sent_gradients(

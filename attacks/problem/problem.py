@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from ...privacy.errors import InputError
 from .objective import PRESETS, Preset, squared_distance
-from .observation import HOST, Observation, sent_gradients
+from .observation import HOST, Observation, each, sent_gradients
 
 # What an attacker knows of a picture before it sees a gradient: its box and its smoothness.
 #
@@ -362,6 +361,7 @@ class OtherLoss:
         open: how many numbers of a record were left out with the gradient's, and their bound.
         signs: whether signs of the gradient alone tell of the record.
         searched: whether nothing is certified: records and derivatives were searched for.
+        rest: how many records of the batch leave nothing in the first layer.
     """
 
     left: float | None
@@ -370,10 +370,17 @@ class OtherLoss:
     open: tuple[int, float] = (0, 0.0)
     signs: bool = False
     searched: bool = False
+    rest: int = 0
 
     @property
     def words(self) -> str:
         """The same in a sentence."""
+        if self.rest:
+            return (
+                f"the first layer's gradient has fewer directions than there are records: "
+                f"{self.rest} of them leave nothing there, as where their loss counts for nothing "
+                "or no unit answers to them, or records is too large"
+            )
         if self.signs:
             return (
                 "the signs of the first layer's gradient tell which numbers of the record lie "
@@ -450,7 +457,7 @@ def gradients_of(problem: Problem, pixels: Tensor, soft: Tensor, *, together: bo
 
     inputs = problem.box.inputs(pixels)
     if together and len(inputs) > 1:
-        return vmap(one)(inputs, targets)
+        return each(one, inputs, targets)
     return torch.stack([one(x, y) for x, y in zip(inputs, targets, strict=True)])
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from .candidates import Candidates
 from .explainer import ANY, DECLARED, SCALED, UNKNOWN, Batch, Explainer, ends
 from .layers import Table
+from .symmetries import symmetric
 
 TOKENS, ROWS, PRIOR = "tokens", "token rows", "prior"  # the stages
 
@@ -127,6 +128,7 @@ def certified(
         ("order", _rearranged(batch.tokens, turned=False), _TESTED),
         ("tokens", _rearranged(batch.tokens, turned=True), _TESTED),
         *(_moved(explainer, batch.tokens, table, generator) if held.ordered else ()),
+        ("order", symmetric(explainer, batch, table, generator) if held.ordered else [], _TESTED),
         ("tokens", _refilled(explainer, batch.tokens, table), _TESTED),
         ("members", _exchanged(batch.tokens, batch.labels), _TESTED),
         ("tokens", _replaced(explainer, batch.tokens, held, vocabulary, generator), _REPLACED),

@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from ...privacy.errors import InputError, Progress
 from ...training.device.precision import full_precision
 from ...training.models.parameters import unflatten
-from ..problem.observation import HOST, Observation, computed_once, rounding_of
+from ..problem.layers import of_any_type
+from ..problem.observation import HOST, Observation, rounding_of
 from ..problem.problem import check_repeatable
 from .assembly import Assembly, Test, suggested, tests_of
 from .candidates import Candidates, candidates_of, sees_far
@@ -59,7 +60,7 @@ _ENDED = 24  # texts that end earlier and are tried
 _ROUNDED = 5.0  # times what rounding of messages may leave
 
 
-@computed_once()
+@of_any_type
 def reconstruct_tokens(
     observation: Observation,
     model: nn.Module,
@@ -116,6 +117,11 @@ def reconstruct_tokens(
             "the model looks no inputs up in an embedding, so its records are no tokens; use "
             "reconstruct for pictures and numbers"
         )
+    with torch.no_grad():
+        outputs = model(torch.zeros(1, length, dtype=torch.int64))
+    if outputs.ndim > 2 and outputs.shape[-1] != table.vocabulary:  # a tag for each token
+        model, labels, classes = nn.Sequential(model, nn.Flatten()), None, outputs.numel()
+        table = replace(table, parameter=table.parameter and f"0.{table.parameter}")
     _check(observation, table, labels=labels, public=public, length=length, classes=classes)
     check_repeatable(model, torch.zeros(2, length, dtype=torch.int64))
     seen = observation.to(device=HOST, dtype=torch.float64)

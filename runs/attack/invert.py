@@ -404,7 +404,8 @@ def _result(
             notes = [*notes, f"the gradient is {factor:.3g} times that of the declared loss"]
         if loss is not None:
             left = left if loss.left is None else loss.left
-            labels = labels if loss.labelled else [-1] * len(labels)
+            told = len(labels) - loss.rest if loss.labelled else 0
+            labels = labels[:told] + [-1] * (len(labels) - told)
             opened = loss.open[0]
         elif posed.classes == 1:
             labels = [-1] * len(labels)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ...attacks.exact.binary_vertices import signs_of_input
 from ...attacks.exact.first_layer import least_records
 from ...attacks.inversion.inversion import Reconstruction
-from ...attacks.problem.columns import Columns, columns_of, round_inputs
+from ...attacks.problem.columns import Columns, Lookups, columns_of, round_inputs
 from ...attacks.problem.labels import recognised, without_decay
 from ...attacks.problem.observation import Observation, sent_gradients
 from ...attacks.tokens.layers import Table, dense, probe_tokens, token_table
@@ -294,6 +294,7 @@ def build_problem(
     columns = columns_of(network, facts.input_shape, points[0], bounds=facts.bounds())
     table = None if columns is not None else token_table(network, facts.input_shape)
     shown, whole = None, table is not None or facts.noise_std > 0
+    missing -= frozenset() if table is None else _unreached(network, facts)
     if missing and whole:
         raise InputError(
             f"{file.path} has no gradient of {_listed(sorted(missing))}; of tokens, and under "
@@ -352,7 +353,7 @@ def build_problem(
     return posed
 
 
-def _with_columns(posed: Posed, columns: Columns) -> Posed:
+def _with_columns(posed: Posed, columns: Lookups) -> Posed:
     """The same, with the range of categories, and a network that takes them as numbers."""
     network, facts = dense(posed.model), posed.facts
     if not columns.dtype.is_floating_point:
@@ -362,11 +363,21 @@ def _with_columns(posed: Posed, columns: Columns) -> Posed:
         if n:
             low[j], high[j] = 0.0, float(max(n - 1, 1))
     looked = [str(j) for j, n in enumerate(columns.sizes) if n]
+    by_rows = columns.given(posed.observation, posed.model) is not None
+    by = "which row has a gradient" if by_rows else "what the first linear layer is fed"
     said = (
         f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in tables, so "
-        "they are whole numbers from 0 (a fraction is dropped), and are found by what the first "
-        "linear layer is fed"
+        f"they are whole numbers from 0 (a fraction is dropped), and are found by {by}"
     )
+    if not by_rows and not isinstance(columns, Columns):
+        held = (columns.possible(int(j), posed.observation, posed.model) for j in looked)
+        rows = [", ".join(map(str, of.nonzero()[:_NAMED, 0].tolist())) for of in held]
+        each = [f"column {j}: {of}" for j, of in zip(looked, rows, strict=True)]
+        said = (
+            f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in "
+            "tables, and records are not taken apart; the first categories that have a gradient "
+            f"are {'; '.join(each)}"
+        )
     facts = replace(facts, low=tuple(low), high=tuple(high))
     return replace(posed, model=network, facts=facts, notes=[*posed.notes, said])
 
@@ -532,6 +543,14 @@ def _check_norms(gradients: Tensor, facts: BatchFacts, *, path: Path) -> None:
                 f"clip_norm={clip:g} with noise_std={facts.noise_std:g} cannot make a mean "
                 f"gradient of norm {float(energy.max()) ** 0.5:.4g}; correct one of the two"
             )
+
+
+def _unreached(network: nn.Module, facts: BatchFacts) -> set[str]:
+    """The names of parameters on which the outputs of a text do not depend."""
+    names, own = zip(*network.named_parameters(), strict=True)
+    outputs = network(torch.zeros(1, *facts.input_shape, dtype=torch.int64))
+    slopes = torch.autograd.grad(outputs.sum(), own, allow_unused=True)
+    return {name for name, slope in zip(names, slopes, strict=True) if slope is None}
 
 
 def _probe(posed: Posed, name: str) -> None:

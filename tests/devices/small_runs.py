@@ -73,9 +73,9 @@ PLACES = {
 
 # Where searches, exact stages and games of membership read: between their steps, or at their end.
 READ_BY_ATTACKS = {
-    ("attacks/exact/binary_vertices.py", "is_fed_raw"): "a network is tried once",
-    ("attacks/exact/binary_vertices.py", "_is_fed_raw"): "a network is tried once",
-    ("attacks/problem/columns.py", "is_plain"): "a network is tried once",
+    ("attacks/problem/layers.py", "is_fed_raw"): "a network is tried once",
+    ("attacks/problem/layers.py", "_is_fed_raw"): "a network is tried once",
+    ("attacks/problem/layers.py", "is_plain"): "a network is tried once",
     ("attacks/problem/problem.py", "check_repeatable"): "a network is tried once",
     ("attacks/exact/first_layer.py", "denoise"): "a picture is denoised on the host",
     ("attacks/exact/first_layer.py", "first_linear_input"): "ranks decide what is solved",

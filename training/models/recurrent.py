@@ -53,9 +53,16 @@ class _Stepwise(nn.RNNBase):
         values = whole.transpose(0, 1) if self.batch_first else whole
         given = () if hx is None else hx if twofold else (hx,)
         starts = tuple(state[:, None] if alone else state for state in given)
-        self.check_input(whole, None)
-        if starts:
-            self.check_forward_args(whole, starts if twofold else starts[0], None)  # type: ignore[arg-type]
+        # Their shapes alone: the layer may be called with values of another type than its own.
+        if whole.dim() != 3 or whole.shape[-1] != self.input_size:
+            raise RuntimeError(
+                f"a recurrent layer of input_size={self.input_size} is given {tuple(input.shape)}"
+            )
+        sizes = [self.get_expected_hidden_size(whole, None)] * bool(starts)
+        if isinstance(self, nn.LSTM) and starts:
+            sizes.append(self.get_expected_cell_size(whole, None))
+        for state, size in zip(starts, sizes, strict=True):
+            self.check_hidden_size(state, size)
         sides = 2 if self.bidirectional else 1
         ends: list[_State] = []
         for layer in range(self.num_layers):
