@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
 from ...training.models.parameters import unflatten
-from ..problem.layers import first_held, first_linear, joint_of, parameter_name
+from ..problem.layers import first_linear, joint_of, parameter_name
 from ..problem.observation import Observation, Sent, sent_gradient
 from ..problem.problem import Box, Certified, Problem
 
@@ -62,7 +62,7 @@ def signs_of_input(
     A row of d [x, 1]^T has those of [x, 1] or the opposite ones. None where rows differ, or where
     all signs are alike, as those of any batch are before rows of one sign.
     """
-    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
+    name = first_linear(model, seen, input_shape)
     if name is None or len(seen.gradient) > 1 or seen.records > 1 or seen.is_noisy:
         return None
     joint = joint_of(unflatten(model, seen.gradient[0]), name)
@@ -243,7 +243,7 @@ def records_at_corners(problem: Problem, generator: torch.Generator) -> Certifie
     # One intercept in float64, and the first linear layer's gradient with its bias beside it.
     seen, tries = observation.only(0), TRIES
     seen = replace(seen, gradient=seen.gradient.double(), points=seen.points.double())
-    name = first_held(model, seen, shape)
+    name = first_linear(model, seen, shape, held=True)
     if name is None:
         return None
     joint = joint_of(unflatten(model, seen.gradient[0]), name)

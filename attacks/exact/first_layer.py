@@ -49,7 +49,7 @@ from torch.func import functional_call, grad
 
 from ...training.models.parameters import unflatten
 from ..problem.labels import fitted
-from ..problem.layers import first_held, first_linear, joint_of, parameter_name
+from ..problem.layers import first_linear, joint_of, parameter_name
 from ..problem.observation import Observation, Sent, rounding_of, sent_gradient, sent_gradients
 from ..problem.problem import Problem
 from .binary_vertices import are_signs
@@ -94,13 +94,12 @@ def first_linear_input(problem: Problem) -> Tensor | None:
 
 def _layer(problem: Problem) -> str | None:
     """The name of the first layer, where it is linear and its gradient is held."""
-    return first_held(problem.model, problem.observation, problem.shape)
+    return first_linear(problem.model, problem.observation, problem.shape, held=True)
 
 
 def _linear(problem: Problem) -> str | None:
     """The same, whatever is held of it."""
-    point = problem.observation.points[0, 0, : problem.observation.gradient.shape[1]]
-    return first_linear(problem.model, point, problem.shape)
+    return first_linear(problem.model, problem.observation, problem.shape)
 
 
 def least_records(observation: Observation, model: nn.Module, shape: tuple[int, ...]) -> int:
@@ -108,7 +107,7 @@ def least_records(observation: Observation, model: nn.Module, shape: tuple[int, 
 
     Each record adds one direction of [x, 1]; a rank counts where a gap to rounding shows it.
     """
-    name = None if observation.is_noisy else first_held(model, observation, shape)
+    name = None if observation.is_noisy else first_linear(model, observation, shape, held=True)
     if name is None or observation.local_steps > 1 or len(observation.gradient) > 1:
         return 0
     joint = joint_of(unflatten(model, observation.gradient[0]), name).double()

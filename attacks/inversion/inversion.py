@@ -266,8 +266,7 @@ def reconstruct(
         rebuilt = reconstruct(
             observation, given, preset=preset, input_shape=at[0].shape, classes=classes,
             bounds=(at[0], at[1]), generator=generator, labels=labels, device=device,
-            candidates=candidates
-            and replace(candidates, inputs=candidates.inputs[:, given.numbers]),
+            candidates=candidates and candidates.of_columns(given.numbers),
             prior_image=None if prior_image is None else prior_image[given.numbers],
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip

@@ -59,28 +59,35 @@ class Lookups:
 
     def possible(self, j: int, observation: Observation, model: nn.Module) -> Tensor:
         """Which categories of a column the batch may hold: without noise, those with a gradient."""
-        every, table = torch.ones(max(self.sizes[j], 1), dtype=torch.bool), self.tables[j]
-        parts = unflatten(model, observation.gradient)
-        if table is None or table[0] not in parts or observation.is_noisy:
-            return every
-        name, first = table
-        rows = parts[name].ne(0).any(dim=2).any(dim=0)
-        if not bool(rows.any()):  # of a table that is not trained
-            return every
+        rows = self._rows(j, observation, model)
+        if rows is None:
+            return torch.ones(max(self.sizes[j], 1), dtype=torch.bool)
+        name, first = self.tables[j] or ("", 0)
         padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
         rows[[] if padding is None else padding] = True  # which has no gradient ever
-        return rows[first : first + len(every)]
+        return rows[first : first + self.sizes[j]]
+
+    def _rows(self, j: int, observation: Observation, model: nn.Module) -> Tensor | None:
+        """Which rows of a column's table have a gradient; None where nothing tells."""
+        parts, table = unflatten(model, observation.gradient), self.tables[j]
+        if table is None or table[0] not in parts or observation.is_noisy:
+            return None
+        rows = parts[table[0]].ne(0).any(dim=2).any(dim=0)
+        return rows if bool(rows.any()) else None  # of a table that is not trained
 
     def given(self, observation: Observation, model: nn.Module) -> Given | None:
         """The network of one record's numbers, where its tables show one category a column."""
-        if observation.records != 1:
-            return None
         record = torch.zeros(len(self.sizes))
-        for j, n in enumerate(self.sizes):
-            if n and int((may := self.possible(j, observation, model)).sum()) != 1:
+        for j, n in enumerate(self.sizes if observation.records == 1 else ()):
+            rows, table = self._rows(j, observation, model), self.tables[j]
+            if table is None:
+                continue
+            held = torch.zeros(0) if rows is None else rows[table[1] : table[1] + n].nonzero()
+            if len(held) != 1:
                 return None
-            record[j] = float(may.nonzero()[0, 0]) if n else 0.0
-        return Given(model, record, tuple(j for j, n in enumerate(self.sizes) if not n))
+            record[j] = float(held[0, 0])
+        numbers = tuple(j for j, n in enumerate(self.sizes) if not n)
+        return Given(model, record, numbers) if observation.records == 1 else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -90,23 +90,28 @@ def _sort(module: nn.Module, calls: Mapping[nn.Module, int]) -> None:
     module._modules.update(children)
 
 
-def first_linear(model: nn.Module, flat: Tensor, input_shape: Sequence[int]) -> str | None:
-    """Name of the first layer that is linear, biased and fed the raw input."""
+def first_linear(
+    model: nn.Module, seen: Observation, input_shape: Sequence[int], *, held: bool = False
+) -> str | None:
+    """Name of the first layer that is linear, biased and fed the raw input, and has a gradient.
+
+    Where `held`, every number of that layer's gradient is held; else the first is taken where none
+    has a gradient.
+    """
+    first, gradients = None, unflatten(model, seen.gradient)
     for name, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
-        biased = isinstance(module, nn.Linear) and {"weight", "bias"} <= set(own)
-        if biased and is_fed_raw(model, module, flat, input_shape):
-            return name
-    return None
-
-
-def first_held(model: nn.Module, seen: Observation, input_shape: Sequence[int]) -> str | None:
-    """The same of an observation, where every number of that layer's gradient is held."""
-    name = first_linear(model, seen.points[0, 0, : seen.gradient.shape[1]], input_shape)
-    if name is None:
-        return None
-    held = seen.holds(model, *(parameter_name(name, of) for of in ("weight", "bias")))
-    return name if held else None
+        if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
+            continue
+        names = [parameter_name(name, of) for of in ("weight", "bias")]
+        point = seen.points[0, 0, : seen.gradient.shape[1]]
+        if (held and not seen.holds(model, *names)) or names[0] not in gradients:
+            continue
+        if is_fed_raw(model, module, point, input_shape):
+            if bool(gradients[names[0]].any()):
+                return name
+            first = first or name
+    return first
 
 
 def is_fed_raw(
