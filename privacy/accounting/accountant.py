@@ -28,6 +28,7 @@ from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
+from . import search
 from .gaussian import LEAST_DELTA, delta_from_mu, epsilon_from_mu, mu_from, stated
 from .request import (
     COMPARED,
@@ -40,13 +41,6 @@ from .request import (
     check_setting,
     clt_multiplier,
     orders_of,
-)
-from .search import (
-    composed_delta_bound,
-    composed_epsilon_bound,
-    least_that_meets,
-    scale_bound,
-    smallest_safe,
 )
 
 _SMALL = 1e-4  # nats
@@ -220,7 +214,7 @@ def noise_multiplier(
         return _referred_epsilon(setting, delta, adjacency) - epsilon
 
     # Ours is where to begin; the answer is one that dp-accounting was asked about.
-    return math.exp(smallest_safe(excess, math.log(ours), step=1e-4, tolerance=1e-5))
+    return math.exp(search.smallest_safe(excess, math.log(ours), step=1e-4, tolerance=1e-5))
 
 
 def _least_multiplier(
@@ -229,7 +223,7 @@ def _least_multiplier(
     """Of equal rounds, which are given at noise multiplier 1."""
     mu, orders = orders_of(at_one, adjacency)
     if orders:
-        found = scale_bound(orders, epsilon=epsilon, delta=delta)
+        found = search.scale_bound(orders, epsilon=epsilon, delta=delta)
         (event,) = at_one
         composed = orders_of({event.scaled(found): 1}, adjacency)[1]
         if composed and epsilon > _SMALL:
@@ -240,7 +234,7 @@ def _least_multiplier(
 
         # So little noise, or so much, that its epsilon is stated as if every record took part, or
         # so small an epsilon that the slack on delta is much of it.
-        return least_that_meets(spent, epsilon, start=found, otherwise="")
+        return search.least_that_meets(spent, epsilon, start=found, otherwise="")
     least = mu / mu_from(epsilon, delta)
     while delta_from_mu(mu / least, epsilon) > delta:
         least *= 1.0 + 1e-14
@@ -318,7 +312,7 @@ def _composed_epsilon(events: Mapping[Event, int], delta: float, adjacency: str)
     mu, orders = orders_of(events, adjacency)
     if not orders:
         return epsilon_from_mu(mu, delta)
-    found = composed_epsilon_bound(orders, delta)
+    found = search.composed_epsilon_bound(orders, delta)
     if found < math.inf:
         return found
     # Sampling never costs more than taking part, and that has a closed form.
@@ -330,7 +324,7 @@ def _composed_delta(events: Mapping[Event, int], epsilon: float, adjacency: str)
     mu, orders = orders_of(events, adjacency)
     if not orders or epsilon == math.inf:
         return delta_from_mu(mu, epsilon)
-    return composed_delta_bound(orders, min(epsilon, 1e15))  # beyond it grids have no cell
+    return search.composed_delta_bound(orders, min(epsilon, 1e15))  # beyond it grids have no cell
 
 
 def _referred_epsilon(events: Mapping[Event, int], delta: float, adjacency: str) -> float:
@@ -382,4 +376,4 @@ def _compared_multiplier(
         return _compared(by, "epsilon", math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
 
     start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
-    return math.exp(smallest_safe(excess, start, step=0.2, tolerance=1e-5))
+    return math.exp(search.smallest_safe(excess, start, step=0.2, tolerance=1e-5))

@@ -31,16 +31,9 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..accounting import request
 from ..accounting.accountant import epsilon as accounted_epsilon
 from ..accounting.gaussian import epsilon_from_mu
-from ..accounting.request import (
-    Accountant,
-    Adjacency,
-    check_count,
-    check_delta,
-    check_epsilon,
-    check_setting,
-)
 from ..errors import InputError, whole, within
 from ..noise.correlated import square_matrix
 from .claim import CITATIONS, PublishedClaim, check_one_given
@@ -73,9 +66,9 @@ def whisper_information(
     >>> [round(x / y, 2) for x, y in zip(exact, b)]  # so much less variance is needed
     [1.49, 1.29, 1.14]
     """
-    check_epsilon(epsilon, positive=True)
-    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
-    check_delta(delta)
+    request.check_epsilon(epsilon, positive=True)
+    request.check_setting(rounds, 1.0, request.Adjacency.REPLACE_ONE, request.Accountant.PLD)
+    request.check_delta(delta)
     within("clip_norm", clip_norm, "(0, inf)")
     log = math.log(1.0 / delta)
     # sqrt(log + epsilon) - sqrt(log), free of cancellation where epsilon is small
@@ -121,14 +114,14 @@ def whisper_theorem_2(
     # Epsilon of a given noise by the theorem's bound, or the noise at which it allows epsilon.
     check_one_given(noise_multiplier, epsilon, name="noise_multiplier")
     if noise_multiplier is not None:
-        check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, "pld")
-        check_delta(delta)
+        request.check_setting(rounds, 1.0, request.Adjacency.REPLACE_ONE, "pld")
+        request.check_delta(delta)
         within("noise_multiplier", noise_multiplier, "(0, inf)")
         rho = 2.0 * rounds / noise_multiplier / noise_multiplier
         claimed = rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
         multiplier = noise_multiplier
     else:
-        claimed = check_epsilon(epsilon or 0.0, positive=True)
+        claimed = request.check_epsilon(epsilon or 0.0, positive=True)
         allowed = whisper_information(
             epsilon=claimed, delta=delta, rounds=rounds, clip_norm=clip_norm
         )
@@ -172,9 +165,9 @@ def whisper_constraint_10(*, epsilon: float, delta: float, rounds: int) -> Publi
     6.9 against an ag
     41.76 Proposition 1
     """
-    check_epsilon(epsilon, positive=True)
-    check_setting(rounds, 1.0, Adjacency.REPLACE_ONE, Accountant.PLD)
-    log = math.log(1.0 / check_delta(delta))
+    request.check_epsilon(epsilon, positive=True)
+    request.check_setting(rounds, 1.0, request.Adjacency.REPLACE_ONE, request.Accountant.PLD)
+    log = math.log(1.0 / request.check_delta(delta))
     outside = f"Proposition 1 asks epsilon < log(1/delta) = {log:.4g}, and {epsilon:g} is not"
     return _claim(
         "constraint (10)",
@@ -219,7 +212,7 @@ def _claim(
             delta=delta,
             rounds=rounds,
             sampling_rate=1.0,
-            adjacency=Adjacency.REPLACE_ONE,
+            adjacency=request.Adjacency.REPLACE_ONE,
         ),
         proven_by="closed form of the Gaussian mechanism, replace-one",
     )
@@ -349,7 +342,7 @@ def muffliato_bound(
     >>> round(claim.epsilon, 3), round(claim.proven_epsilon, 3)
     (0.792, 1.993)
     """
-    delta = check_delta(delta)
+    delta = request.check_delta(delta)
     noise_multiplier = within("noise_multiplier", noise_multiplier, "(0, inf)")
     W, neighbours = _heard(weights, observer, gossip_steps)
     whole("victim", victim, f"[0, {len(W) - 1}]")
@@ -357,7 +350,7 @@ def muffliato_bound(
         raise InputError(f"victim={victim} must not be the observer")
     # The paper's loss of the pair, added up over the runs as a Renyi divergence.
     losses = muffliato_losses(W, observer=observer, gossip_steps=gossip_steps)
-    rounds = check_count(rounds)
+    rounds = request.check_count(rounds)
     rho = rounds * float(losses[victim]) / 2.0 / noise_multiplier / noise_multiplier
     # What is proven: the exact view of a single run, or of several the victim's own release.
     closed = epsilon_from_mu(math.sqrt(rounds) / noise_multiplier, delta)
