@@ -26,19 +26,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..privacy import guarantee
 from ..privacy.accounting import accountant as accounting
 from ..privacy.errors import InexpressibleView, InputError, UnsupportedView
-from ..privacy.guarantee import (
-    ALL_OTHERS,
-    WORST_NEIGHBOUR,
-    Adversary,
-    Sees,
-    Statement,
-    Status,
-    coalition,
-    neighbour,
-    parse_adversary,
-)
 from ..privacy.participation import Event, Reach
 from .exposure.events import counted, spent_releases
 from .exposure.guarantees import check_traced_at
@@ -99,7 +89,7 @@ def person_joint_sensitivities(
     return [(name, run.worst_of(_candidates(name, holders, agents))) for name in names]
 
 
-def _candidates(name: str, holders: Holders, agents: int) -> list[Adversary]:
+def _candidates(name: str, holders: Holders, agents: int) -> list[guarantee.Adversary]:
     """The adversaries that a name asks for; none of them holds a record of the person.
 
     Raises:
@@ -109,16 +99,18 @@ def _candidates(name: str, holders: Holders, agents: int) -> list[Adversary]:
     held = {agent for agent, _ in holders}
     outside = [k for k in range(agents) if k not in held]
     listed = ", ".join(map(str, sorted(held)))
-    if name in (WORST_NEIGHBOUR, ALL_OTHERS):
+    if name in (guarantee.WORST_NEIGHBOUR, guarantee.ALL_OTHERS):
         if not outside:
             raise UnsupportedView(
                 f"adversary {name!r} leaves no one: every agent holds records of the person "
                 f"(holders {listed}); ask about the eavesdropper or the final models"
             )
-        together = [coalition(set(outside))]
-        return together if name == ALL_OTHERS else [neighbour(k) for k in outside]
-    who = parse_adversary(name, agents)
-    if who.sees is Sees.ONE_MESSAGE:
+        together = [guarantee.coalition(set(outside))]
+        return (
+            together if name == guarantee.ALL_OTHERS else [guarantee.neighbour(k) for k in outside]
+        )
+    who = guarantee.parse_adversary(name, agents)
+    if who.sees is guarantee.Sees.ONE_MESSAGE:
         raise UnsupportedView(
             f"adversary {name!r} sees one message, and a person with records at several agents is "
             "in several; ask about the eavesdropper"
@@ -156,7 +148,7 @@ class _Run:
         different = {id(part.trace): part.trace for part in self._parts}
         self._residues = [Residues.of(one) for one in different.values()]
 
-    def worst_of(self, adversaries: Sequence[Adversary]) -> JointSensitivity:
+    def worst_of(self, adversaries: Sequence[guarantee.Adversary]) -> JointSensitivity:
         """The one that costs most; where none is worst in every round, the worst of each round."""
         found = []
         for who in adversaries:
@@ -173,14 +165,16 @@ class _Run:
                 f"others; name one adversary, such as {top}"
             ) from error
 
-    def _stated(self, who: Adversary, seeing: Adversary) -> JointSensitivity:
+    def _stated(self, who: guarantee.Adversary, seeing: guarantee.Adversary) -> JointSensitivity:
         try:
             views = {key: view.of_adversary(seeing) for key, view in self._views.items()}
             return self._sensitivity(who, views)
         except InexpressibleView as reason:
             return self._infinite(who, str(reason))
 
-    def _sensitivity(self, who: Adversary, views: dict[int, AdversaryView]) -> JointSensitivity:
+    def _sensitivity(
+        self, who: guarantee.Adversary, views: dict[int, AdversaryView]
+    ) -> JointSensitivity:
         releases, reasons = list[Release](), list[tuple[float, str]]()
         found = {key: self._blocks(view, self._views[key]) for key, view in views.items()}
         for part in self._parts:
@@ -189,12 +183,12 @@ class _Run:
                 reasons.append((mu, self._reason(part.base, block, mu)))
         infinite = [said for mu, said in reasons if math.isinf(mu)]
         if infinite:
-            status, because = Status.CANNOT_BE_EXPRESSED, max(infinite, key=len)
+            status, because = guarantee.Status.CANNOT_BE_EXPRESSED, max(infinite, key=len)
             if UNCLIPPED in infinite:
-                status, because = Status.NO_PROTECTION, UNCLIPPED
+                status, because = guarantee.Status.NO_PROTECTION, UNCLIPPED
         else:
             blamed = any(part.base.blames for part in self._parts)
-            status = Status.HEURISTIC if blamed else Status.PROVEN
+            status = guarantee.Status.HEURISTIC if blamed else guarantee.Status.PROVEN
             because = max(reasons, default=(0.0, "nothing about the data is released"))[1]
         return JointSensitivity(
             who,
@@ -238,7 +232,7 @@ class _Run:
             return base.reason(mu, block.bounds, count=base.count(block.columns))
         return f"what agents {agents} contribute is counted jointly, and drawn by each on its own"
 
-    def _infinite(self, who: Adversary, because: str) -> JointSensitivity:
+    def _infinite(self, who: guarantee.Adversary, because: str) -> JointSensitivity:
         """Where no figure can be expressed: every batch of a holder counts as shown."""
         releases = [
             self._release(part, block, math.inf if any(block.bounds) else 0.0)
@@ -246,7 +240,7 @@ class _Run:
             for block in self._of_holders(part.base)
         ]
         return JointSensitivity(
-            who, self._holders[0][0], tuple(releases), Status.CANNOT_BE_EXPRESSED, because
+            who, self._holders[0][0], tuple(releases), guarantee.Status.CANNOT_BE_EXPRESSED, because
         )
 
     def _of_holders(self, base: RoundTrace) -> list[_Block]:
@@ -333,7 +327,9 @@ def _seen(block: _Block, local: LocalColumns) -> tuple[bytes, ...]:
 # What several runs cost together.
 
 
-def total_epsilon(runs: Sequence[tuple[JointSensitivity, float]], *, statement: Statement) -> float:
+def total_epsilon(
+    runs: Sequence[tuple[JointSensitivity, float]], *, statement: guarantee.Statement
+) -> float:
     """Epsilon of several runs together, whose noise and batches were drawn apart.
 
     All releases are composed as those of one run are, by privacy loss distribution, whatever

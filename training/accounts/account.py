@@ -34,19 +34,9 @@ from ..tracing.linear_forms import NoiseSources
 from ..tracing.scripts import Basis, trace_round, with_copies
 from ..tracing.trace import alike_agents, check_noise
 from ..tracing.traced_round import TracedRound
+from . import request
 from .accounted_run import AccountedRun, check_pattern, is_amplified
 from .figures import FigureRequest, adversaries_of, figures_of
-from .request import (
-    algorithm_of,
-    check_drawn,
-    check_with_missing,
-    drawn_of,
-    from_records_of,
-    goal_of,
-    held_by,
-    named_in,
-    topology_of,
-)
 from .result import Account, memory_words, unknown_users, warnings_of
 
 # What an account takes, told from counts before it is begun.
@@ -352,10 +342,10 @@ def account(  # every number that a figure depends on has a name here
     8.4253
     """
     # Names and kinds are refused before anything is traced.
-    chosen = algorithm_of(algorithm, step, settings=settings, released=released)
+    chosen = request.algorithm_of(algorithm, step, settings=settings, released=released)
     if links not in _LINKS:
         raise InputError(f"links={links!r} must be 'clear' or 'encrypted'")
-    goal = goal_of(epsilon, noise_multiplier, advantage, tpr, fpr)
+    goal = request.goal_of(epsilon, noise_multiplier, advantage, tpr, fpr)
     if adversary is not None and goal is None:
         raise InputError(
             f"adversary={adversary!r} has no effect without epsilon, advantage or tpr, the target "
@@ -379,7 +369,7 @@ def account(  # every number that a figure depends on has a name here
     if whose is Unit.USER and records_per_person is None:
         raise InputError(NO_CAP)
     # The run as its figures see it, before the noise is known.
-    topology = topology_of(graph, active, rounds=rounds)
+    topology = request.topology_of(graph, active, rounds=rounds)
     subject = AccountedRun(
         algorithm=chosen.algorithm,
         settings=chosen.settings,
@@ -391,10 +381,10 @@ def account(  # every number that a figure depends on has a name here
         learning_rate=read_rates(learning_rate),
         batch_size=batch_size,
         records=records,
-        from_records=from_records_of(
+        from_records=request.from_records_of(
             records, batch_size, sampling_rate, chosen.algorithm.needs_records
         ),
-        drawn=drawn_of(
+        drawn=request.drawn_of(
             sampling,
             agents=topology.agents,
             records=records,
@@ -413,7 +403,7 @@ def account(  # every number that a figure depends on has a name here
             unit=whose,
             accountant=Accountant(accountant),
             records_per_person=1 if records_per_person is None else records_per_person,
-            holders=held_by(holders),
+            holders=request.held_by(holders),
         ),
         at=noise_multiplier if goal is None else goal,
         adversary=_TARGET if adversary is None and goal is not None else adversary,
@@ -452,7 +442,7 @@ def account_of(
     goal, noise_multiplier = (at, None) if isinstance(at, Goal) else (None, at)
     # What the numbers alone decide, before anything is traced.
     if noise_multiplier != 0:
-        check_drawn(subject, statement)
+        request.check_drawn(subject, statement)
     check_pattern(subject, statement)
     if goal is not None:
         goal.check_accountant(statement.accountant)
@@ -471,7 +461,7 @@ def account_of(
             f"victim={victim} is about the records of one agent, and holders about a person with "
             "records at several; give one of them"
         )
-    check_with_missing(subject, statement)
+    request.check_with_missing(subject, statement)
     # Whom the account is about, and what it takes, estimated from one traced round.
     names = adversaries_of(
         adversaries,
@@ -480,7 +470,7 @@ def account_of(
         encrypted=encrypted,
         holders=statement.holders,
     )
-    subject = named_in(subject, names, victim=victim)
+    subject = request.named_in(subject, names, victim=victim)
     told(price_of(subject))
     # The noise, given or calibrated, and each adversary's joint sensitivity.
     figures = figures_of(

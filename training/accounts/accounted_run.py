@@ -14,14 +14,7 @@ from numbers import Real
 from typing import Any
 
 from ...privacy.accounting.request import Adjacency, check_count
-from ...privacy.batches.patterns import (
-    EVERY,
-    Pattern,
-    counts_words,
-    drawn_words,
-    total_words,
-    turn_words,
-)
+from ...privacy.batches import patterns
 from ...privacy.batches.sampling import Drawing
 from ...privacy.errors import InputError, check_real, within
 from ...privacy.guarantee import Statement, Unit
@@ -74,7 +67,7 @@ class AccountedRun:
     records: float | None = None
     from_records: tuple[str, ...] = ()
     drawn: tuple[Drawing, ...] | None = None
-    pattern: Pattern = EVERY
+    pattern: patterns.Pattern = patterns.EVERY
     missing: int = 0
     victim: int | None = None
     named: frozenset[int] = frozenset()
@@ -125,11 +118,11 @@ class AccountedRun:
     def batches(self) -> str | None:
         """How they are drawn, in sentences, where they are not Poisson."""
         if not self.pattern.is_every:
-            return turn_words(self.pattern, self.coin)
+            return patterns.turn_words(self.pattern, self.coin)
         if self.drawn is None:
             return None
-        how = drawn_words(self.drawn, self.sampling_rate)
-        return f"{how}. {counts_words(self.drawn)}."
+        how = patterns.drawn_words(self.drawn, self.sampling_rate)
+        return f"{how}. {patterns.counts_words(self.drawn)}."
 
     def counted(self, statement: Statement) -> str | None:
         """That the number of all records is public, in a sentence; None where it need not be.
@@ -139,7 +132,7 @@ class AccountedRun:
         added = statement.adjacency is Adjacency.ADD_OR_REMOVE_ONE
         if not added or not self.from_records or self.drawn is not None:
             return None
-        return f"{total_words(self.from_records)}."
+        return f"{patterns.total_words(self.from_records)}."
 
     def bound(self, noise_multiplier: float) -> Bound:
         """The algorithm with every number of the run.

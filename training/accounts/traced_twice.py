@@ -12,20 +12,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ...privacy import guarantee
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.batches.sampling import Drawing, Scheme
 from ...privacy.errors import InputError
-from ...privacy.guarantee import (
-    ALL_OTHERS,
-    SINGLE_MESSAGE,
-    WORST_NEIGHBOUR,
-    Adversary,
-    Statement,
-    Status,
-    Unit,
-    coalition,
-    neighbour,
-)
 from ...privacy.participation import Reach
 from ..exposure.sensitivity import JointSensitivity, Release
 from ..graphs.graph import ScheduledGraph
@@ -92,7 +82,9 @@ def check_account(
     second = asked.traced(seconds)
     every = account.joint_sensitivities.items()
     return {
-        name: asked.held(name, one, second) for name, one in every if name != SINGLE_MESSAGE.name
+        name: asked.held(name, one, second)
+        for name, one in every
+        if name != guarantee.SINGLE_MESSAGE.name
     }
 
 
@@ -101,7 +93,7 @@ class _CheckedFigures:
     """What figures are held against: the run, and whom they are about."""
 
     subject: AccountedRun
-    statement: Statement
+    statement: guarantee.Statement
     noise: float
     encrypted: bool
     victim: int | None
@@ -147,7 +139,7 @@ class _CheckedFigures:
         )
         if self.noise == 0:
             why = "no noise is added, and no figure is finite"
-        elif first.status is Status.CANNOT_BE_EXPRESSED:
+        elif first.status is guarantee.Status.CANNOT_BE_EXPRESSED:
             why = "no figure is stated that it could be checked against"
         elif self.statement.holders:
             why = "it counts the records of one agent, and not those of one person at several"
@@ -158,14 +150,16 @@ class _CheckedFigures:
         if why:
             raise NotAnswered(why)
 
-    def _pairs(self, name: str, first: JointSensitivity) -> Iterator[tuple[Adversary, int]]:
+    def _pairs(
+        self, name: str, first: JointSensitivity
+    ) -> Iterator[tuple[guarantee.Adversary, int]]:
         """Everybody that the name of the adversary stands for, with every victim."""
         agents = range(self.subject.graph.agents)
         for v in agents if self.victim is None else [self.victim]:
-            if name == WORST_NEIGHBOUR:
-                yield from ((neighbour(k), v) for k in agents if k != v)
-            elif name == ALL_OTHERS:
-                yield coalition({*agents} - {v}), v
+            if name == guarantee.WORST_NEIGHBOUR:
+                yield from ((guarantee.neighbour(k), v) for k in agents if k != v)
+            elif name == guarantee.ALL_OTHERS:
+                yield guarantee.coalition({*agents} - {v}), v
             elif v not in first.adversary.agents:
                 yield first.adversary, v
 
@@ -219,7 +213,7 @@ class _CheckedFigures:
             )
             return Verdict.CONTRADICTED, moves.sum_of_squares, because
         rates = not any(_is_in_turn(release) for release in first.releases)
-        agent = self.statement.unit is Unit.AGENT
+        agent = self.statement.unit is guarantee.Unit.AGENT
         drawn = None if self.subject.drawn is None else self.subject.drawn[first.victim]
         if not agent and any(not _bounds(release.drawn, drawn) for release in first.releases):
             because = "batches are charged as if they were drawn in another way"
@@ -385,7 +379,7 @@ def _loose(stated: float, found: float) -> Verdict:
     return Verdict.LOOSER if _below(found, stated) else Verdict.AGREES
 
 
-def _more(who: Adversary, victim: int) -> str:
+def _more(who: guarantee.Adversary, victim: int) -> str:
     return f"{who.name} learns more of agent {victim}"
 
 

@@ -44,12 +44,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
-from ...privacy.noise.correlated import (
-    check_pair_ratio,
-    cost_factor,
-    decor_covariance,
-    decor_factor,
-)
+from ...privacy.noise import correlated
 from ..graphs.graph import Graph, Topology
 from .algorithm import Algorithm, Clip
 from .correlated_step import objective_rounds, only_graph, shared_noise, step, unsteered
@@ -81,7 +76,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.correlation is not None:
-            check_pair_ratio(self.correlation, best="the best one for the horizon")
+            correlated.check_pair_ratio(self.correlation, best="the best one for the horizon")
             if self.horizon is not None:
                 raise InputError(
                     f"horizon={self.horizon} has no effect beside correlation="
@@ -109,8 +104,8 @@ def best_correlation(graph: Graph, *, horizon: int) -> float:
     from scipy.optimize import minimize_scalar
 
     # Energy of each agent's noise, and of that of pairs, over the horizon.
-    F = cost_factor(graph.weights, rounds=horizon, step_sizes=())
-    laplacian = decor_covariance(graph.weights, local_variance=0.0, pair_variance=1.0)
+    F = correlated.cost_factor(graph.weights, rounds=horizon, step_sizes=())
+    laplacian = correlated.decor_covariance(graph.weights, local_variance=0.0, pair_variance=1.0)
     values, vectors = np.linalg.eigh(laplacian)
     squares = np.square(vectors)
     own, pairs = float(np.vdot(F, F)), float(np.vdot(F @ laplacian, F))
@@ -161,7 +156,7 @@ def prepare(
         asked = 1 if horizon is None else horizon
         counted = objective_rounds(asked, rounds=rounds, graph=static)
         ratio = best_correlation(static, horizon=counted)
-    sources = decor_factor(static.weights, local_variance=1.0, pair_variance=ratio)
+    sources = correlated.decor_factor(static.weights, local_variance=1.0, pair_variance=ratio)
     sources = sources[:, sources.any(axis=0)]  # no pairs where the ratio is 0
     known_to = [frozenset(np.flatnonzero(column).tolist()) for column in sources.T]
     return {"shared": shared_noise(sources, known_to)}

@@ -10,14 +10,7 @@ from torch import Tensor, nn
 
 from ...privacy.batches.patterns import EVERY, turn_words
 from ...privacy.errors import InputError, within
-from ..batches import (
-    NO_USERS,
-    Participation,
-    ParticipationCheck,
-    Sampler,
-    check_users_of,
-    needs_users,
-)
+from .. import batches
 from ..data.store import Held
 from ..graphs.graph import Topology
 from ..models.tasks import Task
@@ -54,8 +47,8 @@ class Setting:
     layout: str = "auto"
     task: Task | None = None
     repeats: bool = False
-    sampler: Sampler | None = None
-    turns: Participation | None = None
+    sampler: batches.Sampler | None = None
+    turns: batches.Participation | None = None
     order_seed: int = 0
     users: Sequence[Tensor] | None = None
 
@@ -78,7 +71,7 @@ class Setting:
                 alone=self.sampler is None,
             )
         if self.users is not None:
-            check_users_of(self.users, [shard.size for shard in self.shards])
+            batches.check_users_of(self.users, [shard.size for shard in self.shards])
 
     @property
     def batches_words(self) -> str | None:
@@ -92,10 +85,10 @@ class Setting:
         """What `Engine.restore` asks for where a run is in turns; None where it is not."""
         return None if self.turns is None else self.turns.digest
 
-    def kept(self) -> ParticipationCheck:
+    def kept(self) -> batches.ParticipationCheck:
         """What a run holds its batches against, so that no record is drawn out of its turn."""
         sizes = [shard.size for shard in self.shards]
-        return ParticipationCheck(
+        return batches.ParticipationCheck(
             EVERY if self.turns is None else self.turns.pattern, records=sizes
         )
 
@@ -106,7 +99,7 @@ class Setting:
             ValueError: nobody says.
         """
         if self.users is None:
-            raise InputError(NO_USERS)
+            raise InputError(batches.NO_USERS)
         return self.users[agent]
 
     def whose(self, agent: int, positions: Tensor | None) -> Tensor | None:
@@ -121,7 +114,7 @@ class Setting:
         Raises:
             ValueError: it draws or clips by user.
         """
-        if (self.users is None or self.sampler is not None) and needs_users(script):
+        if (self.users is None or self.sampler is not None) and batches.needs_users(script):
             self.check_by_user()
 
     def check_by_user(self) -> None:
@@ -133,7 +126,7 @@ class Setting:
         if self.users is not None and self.sampler is None:
             return
         if self.users is None:
-            raise InputError(NO_USERS)
+            raise InputError(batches.NO_USERS)
         raise InputError(
             "the step draws or clips by user, which has no bound with batches that are not Poisson"
         )

@@ -18,16 +18,7 @@ from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
 from ...privacy.files import check_expansion, check_memory, decoding, write_durably
-from ...privacy.formats.tensor_archives import (
-    NPY,
-    NPZ,
-    TORCH,
-    PackedArrays,
-    check_torch,
-    kind_of,
-    read_array,
-    read_header,
-)
+from ...privacy.formats import tensor_archives
 from ..device.later import is_tensor, torch
 
 if TYPE_CHECKING:
@@ -52,7 +43,7 @@ def read_tensors(path: Path) -> TensorFile:
     """
     from safetensors import safe_open
 
-    header = read_header(path)
+    header = tensor_archives.read_header(path)
     check_memory(str(path), header.size, "give a smaller file")
     with decoding(path, "safetensors file"), safe_open(path, framework="pt") as file:
         tensors = {name: _signed(file.get_tensor(name)) for name in header.names}
@@ -67,7 +58,7 @@ def tensors_of(path: Path, data: bytes) -> Mapping[str, Tensor]:
     """
     from safetensors.torch import load
 
-    read_header(path)
+    tensor_archives.read_header(path)
     with decoding(path, "safetensors file"):
         return {name: _signed(tensor) for name, tensor in load(data).items()}
 
@@ -91,17 +82,19 @@ def read_foreign(path: Path) -> TensorFile:
     >>> file.tensors["grads.0"].sum().item(), dict(file.metadata)
     (6.0, {'records': '4'})
     """
-    kind = kind_of(path)
-    if kind == NPY:
-        return TensorFile(path=path, tensors={"0": _of_numpy(read_array(path))}, metadata={})
-    if kind == NPZ:
-        packed = PackedArrays(path, copies=3)
+    kind = tensor_archives.kind_of(path)
+    if kind == tensor_archives.NPY:
+        return TensorFile(
+            path=path, tensors={"0": _of_numpy(tensor_archives.read_array(path))}, metadata={}
+        )
+    if kind == tensor_archives.NPZ:
+        packed = tensor_archives.PackedArrays(path, copies=3)
         names = {_plain(name): name for name in packed}
         if len(names) < len(packed):
             raise InputError(f"{path} holds names that differ in / or :0 alone; keep one of them")
         tensors = {plain: _of_numpy(packed[name]) for plain, name in names.items()}
         return TensorFile(path=path, tensors=tensors, metadata={})
-    return _of_torch(path) if kind == TORCH else read_tensors(path)
+    return _of_torch(path) if kind == tensor_archives.TORCH else read_tensors(path)
 
 
 def _plain(name: str) -> str:
@@ -122,8 +115,8 @@ _DEEPEST = 8  # dictionaries and lists in each other
 def _of_torch(path: Path) -> TensorFile:
     """An archive of torch, mapped, so that no storage is larger than what the file holds."""
     # Tensors and nothing that would run, mapped and not yet read.
-    check_torch(path)
-    with decoding(path, TORCH):
+    tensor_archives.check_torch(path)
+    with decoding(path, tensor_archives.TORCH):
         held = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     tensors: dict[str, Tensor] = {}
     said: dict[str, str] = {}
@@ -154,7 +147,9 @@ def _of_torch(path: Path) -> TensorFile:
     becomes = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     check_expansion(path, becomes)
     check_memory(str(path), 2 * becomes, "give a smaller file")
-    with decoding(path, TORCH):  # no longer mapped, so whoever changes the file changes nothing
+    with decoding(
+        path, tensor_archives.TORCH
+    ):  # no longer mapped, so whoever changes the file changes nothing
         copied = {name: tensor.clone() for name, tensor in tensors.items()}
     return TensorFile(path=path, tensors=copied, metadata=said)
 

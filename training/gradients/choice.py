@@ -51,27 +51,8 @@ from torch.utils.hooks import RemovableHandle
 from ..device.precision import elements_at_once, on_device
 from ..models.losses import unknown_forward
 from ..models.parameters import flatten, unflatten
-from .clipping import (
-    Coefficient,
-    Examples,
-    Kernel,
-    Loop,
-    OfModel,
-    Pass,
-    Span,
-    Summed,
-    clip_factors,
-    total_squares,
-)
+from . import clipping, ghost
 from .examples_independent import Separate, separate
-from .ghost import (
-    BookKeeping,
-    calls_together,
-    factor,
-    find_layers,
-    unsupported_layer,
-    without_overwriting,
-)
 from .linear_conv import Cells, Factors, Layer
 
 # Clipped gradient sums of many model owners at once, for many small models and for accelerators.
@@ -130,8 +111,8 @@ class Grouped:
     """Layout for the models of `BookKeeping`, many owners at a time."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = without_overwriting(model)
-        self._layers = find_layers(self._model)
+        self._model = ghost.without_overwriting(model)
+        self._layers = ghost.find_layers(self._model)
         self._size = sum(p.numel() for p in model.parameters())
         self._tape = _Tape()
         for layer in self._layers:
@@ -140,7 +121,7 @@ class Grouped:
         self._shapes: dict[str, torch.Size] = {}  # of one example's outputs, by layer called
         self._shape: torch.Size | None = None  # of the example that was measured
 
-    def prepare(self, examples: Examples, *, uses: int) -> Examples:  # noqa: ARG002 - one interface
+    def prepare(self, examples: clipping.Examples, *, uses: int) -> clipping.Examples:  # noqa: ARG002 - one interface
         """Measure an example; nothing is shared."""
         if examples.inputs.shape[1:] != self._shape:
             self._measure(examples.inputs[:1], examples.targets[:1])
@@ -150,7 +131,9 @@ class Grouped:
         """Most examples of one pass."""
         return max(elements_at_once(device) // self._elements, 1)
 
-    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
+    def add(
+        self, out: Tensor, points: Tensor, passes: Sequence[clipping.Pass], of: clipping.Summed
+    ) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
         Its coefficient is one number: signals belong to no coordinate.
@@ -165,7 +148,9 @@ class Grouped:
         ):
             self._add_block(out, points[0], block, of)
 
-    def _add_block(self, out: Tensor, points: Tensor, block: Sequence[Pass], of: Summed) -> None:
+    def _add_block(
+        self, out: Tensor, points: Tensor, block: Sequence[clipping.Pass], of: clipping.Summed
+    ) -> None:
         (coefficient,) = of.coefficients
         owners = _to_device([work.owner for work in block], device=out.device)
         positions, places = _lay_out(block)
@@ -181,8 +166,8 @@ class Grouped:
         )
         factors = None
         if of.clip_norm is not None:
-            squares = total_squares([layer.squared_norms() for layer in found])
-            factors = clip_factors(squares, of.clip_norm, drops=of.drops)  # (M * B,)
+            squares = clipping.total_squares([layer.squared_norms() for layer in found])
+            factors = clipping.clip_factors(squares, of.clip_norm, drops=of.drops)  # (M * B,)
             if of.drops:
                 found = [layer.kept(squares) for layer in found]
         for rows, cells in _cells(places, factors, count=positions.size, like=out):
@@ -197,7 +182,7 @@ class Grouped:
         inputs: Tensor,
         *,
         targets: Tensor,
-        coefficient: Coefficient,
+        coefficient: clipping.Coefficient,
         measured: bool,
     ) -> list[Factors]:
         """Each layer's factors over the block's (M, B) examples, flat."""
@@ -215,11 +200,11 @@ class Grouped:
             if calls := [
                 f"{layer.name} {number}" for number in range(self._tape.calls[layer.name])
             ]:
-                inputs, sent = calls_together(
+                inputs, sent = ghost.calls_together(
                     layer, *([of[call].flatten(0, 1) for call in calls] for of in (read, signals))
                 )
                 sent = sent if coefficient == 1 else sent * coefficient
-                found.append(factor(layer, inputs, signals=sent, measured=measured))
+                found.append(ghost.factor(layer, inputs, signals=sent, measured=measured))
         return found
 
     def _loss(
@@ -258,8 +243,8 @@ class Grouped:
 
 
 def cut_blocks(
-    passes: Sequence[Pass], *, per_example: int, per_row: int, limit: int, owners: int
-) -> list[list[Pass]]:
+    passes: Sequence[clipping.Pass], *, per_example: int, per_row: int, limit: int, owners: int
+) -> list[list[clipping.Pass]]:
     """Passes of about one size, each of another owner, that are computed together.
 
     Args:
@@ -273,7 +258,7 @@ def cut_blocks(
         Blocks from the longest passes to the shortest; a block's longest pass has at most one and
         a half times the examples of its shortest.
     """
-    blocks: list[list[Pass]] = []
+    blocks: list[list[clipping.Pass]] = []
     longest, rows, members = 0, 0, set[int]()
     for work in sorted(passes, key=lambda work: (-work.length, work.owner)):
         length, spans = work.length, len(work.spans)
@@ -288,7 +273,7 @@ def cut_blocks(
     return blocks
 
 
-def _lay_out(block: Sequence[Pass]) -> tuple[np.ndarray, _Places]:
+def _lay_out(block: Sequence[clipping.Pass]) -> tuple[np.ndarray, _Places]:
     """Positions (M, B) in the stack of a block's examples, and the places of its spans there."""
     rows, starts, stops = np.array([span for work in block for span in work.spans]).T
     lengths = stops - starts
@@ -362,8 +347,8 @@ def _to_device(values: Sequence[int] | np.ndarray, *, device: torch.device) -> T
 
 
 # Layouts by layer, in the order of preference.
-BY_LAYER: Mapping[str, Callable[[nn.Module], Kernel]] = {
-    "book-keeping": BookKeeping,
+BY_LAYER: Mapping[str, Callable[[nn.Module], clipping.Kernel]] = {
+    "book-keeping": ghost.BookKeeping,
     "grouped": Grouped,
 }
 
@@ -402,7 +387,7 @@ def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
     Args:
         example: (1, *shape), of which the shape, the type and the device matter.
     """
-    unsupported = unsupported_layer(model)
+    unsupported = ghost.unsupported_layer(model)
     if unsupported is None and unknown_forward(model) is None:
         return model
     found = separate(model, example)
@@ -412,12 +397,12 @@ def with_layers(model: nn.Module, example: Tensor) -> nn.Module | str:
 
 
 def disagreement(
-    build: Callable[[nn.Module], Kernel],
+    build: Callable[[nn.Module], clipping.Kernel],
     model: nn.Module,
     *,
     layered: nn.Module,
     point: Tensor,
-    examples: Examples,
+    examples: clipping.Examples,
 ) -> tuple[bool, str | None]:
     """Whether two examples, beside probes, settle that a layout serves a model, and why not.
 
@@ -437,26 +422,26 @@ def disagreement(
             return True, found
         exact = found
     probes = _probes(inputs)
-    few = Examples(
+    few = clipping.Examples(
         inputs=torch.cat([inputs, probes]),
         targets=torch.cat([targets, targets[:1].expand(len(probes))]),
     )
     count, stop = len(targets), len(few.targets)
     # Spans apart, and spans side by side, of which patches are shared.
     passes = [
-        Pass.of(0, [Span(0, 0, 1), Span(1, 0, stop)]),
-        Pass.of(1, [Span(2, 0, count), Span(3, count, stop)]),
+        clipping.Pass.of(0, [clipping.Span(0, 0, 1), clipping.Span(1, 0, stop)]),
+        clipping.Pass.of(1, [clipping.Span(2, 0, count), clipping.Span(3, count, stop)]),
     ]
     # Two owners of about one length, so that a layout that mixes them is found.
     points = torch.stack([point.double(), 0.5 * point.double()])[None]
     # The loop, which is the measure, and the layout.
     sums = []
-    for kernel in (Loop(OfModel(model)), build(exact)):
+    for kernel in (clipping.Loop(clipping.OfModel(model)), build(exact)):
         rows = torch.zeros(4, len(point), device=point.device, dtype=torch.float64)
         try:
             prepared = kernel.prepare(few, uses=1 + 2 * stop)
             # So small a bound that every gradient is clipped and every norm matters.
-            kernel.add(rows, points, passes, Summed(prepared, clip_norm=1e-6))
+            kernel.add(rows, points, passes, clipping.Summed(prepared, clip_norm=1e-6))
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             return True, str(error)  # of the loop too: a constant of a forward may be of float32
         sums.append(rows)
@@ -500,7 +485,7 @@ def network_size(model: nn.Module, example: Tensor) -> NetworkSize:
         else:
             counts.append(inputs[0].numel() + outputs.numel())
 
-    layers = find_layers(model)
+    layers = ghost.find_layers(model)
     hooks = [layer.module.register_forward_hook(count) for layer in layers]
     try:
         model(torch.zeros_like(example))  # a copy, which a layer may overwrite

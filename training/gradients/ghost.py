@@ -29,6 +29,7 @@ from torch.nn.functional import cross_entropy, group_norm, layer_norm
 from ...privacy.errors import InputError, InputTypeError
 from ..device.precision import elements_at_once
 from ..models.parameters import flatten, unflatten
+from . import linear_conv
 from .clipping import (
     Examples,
     Pass,
@@ -40,16 +41,6 @@ from .clipping import (
     joined,
     squared_norms,
     total_squares,
-)
-from .linear_conv import (
-    Cells,
-    Factors,
-    Layer,
-    Part,
-    convolution_product,
-    cut_patches,
-    linear_product,
-    unsupported_convolution,
 )
 
 # GroupNorm and LayerNorm: gradients of the scale and the shift, which are small and kept whole.
@@ -71,7 +62,7 @@ from .linear_conv import (
 class Affine:
     """Per-example gradients of a scale and a shift, each (B, n)."""
 
-    layer: Layer
+    layer: linear_conv.Layer
     weights: Tensor
     biases: Tensor | None
 
@@ -97,18 +88,18 @@ class Affine:
             found = chosen.sum(0) if weights is None else chosen.T @ weights[examples]
             row[start : start + len(found)].add_(found)
 
-    def sums(self, cells: Cells) -> list[Part]:
+    def sums(self, cells: linear_conv.Cells) -> list[linear_conv.Part]:
         """See `Factors.sums`."""
         return [(start, cells.total(values)) for start, values in self._parts()]
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[linear_conv.Part]:
         parts = [(self.layer.weight, self.weights)]
         if self.layer.bias is not None and self.biases is not None:
             parts.append((self.layer.bias, self.biases))
         return parts
 
 
-def group_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
+def group_affine(layer: linear_conv.Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     """The gradients of a GroupNorm's scale and shift; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.GroupNorm):
@@ -121,7 +112,7 @@ def group_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     return _affine(layer, product.sum(2), biases=signals.sum(2))
 
 
-def layer_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
+def layer_affine(layer: linear_conv.Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     """The gradients of a LayerNorm's scale and shift; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.LayerNorm):
@@ -135,7 +126,7 @@ def layer_affine(layer: Layer, inputs: Tensor, *, signals: Tensor) -> Affine:
     return _affine(layer, product.sum(1), biases=signals.sum(1))
 
 
-def _affine(layer: Layer, weights: Tensor, *, biases: Tensor) -> Affine:
+def _affine(layer: linear_conv.Layer, weights: Tensor, *, biases: Tensor) -> Affine:
     return Affine(layer=layer, weights=weights, biases=None if layer.bias is None else biases)
 
 
@@ -163,7 +154,7 @@ class Lookup:
     of each and zero at the others.
     """
 
-    layer: Layer
+    layer: linear_conv.Layer
     rows: int  # V
     tokens: Tensor  # (B, P)
     signals: Tensor  # (B, P, O)
@@ -189,7 +180,7 @@ class Lookup:
         found = _by_token(signals, tokens, rows=self.rows)
         row[self.layer.weight : self.layer.weight + found.numel()].add_(found.flatten())
 
-    def sums(self, cells: Cells) -> list[Part]:
+    def sums(self, cells: linear_conv.Cells) -> list[linear_conv.Part]:
         """See `Factors.sums`."""
         signals, tokens = cells.take(self.signals), cells.take(self.tokens)  # (C, L, P[, O])
         if cells.weights is not None:
@@ -200,7 +191,7 @@ class Lookup:
         return [(self.layer.weight, found.reshape(count, -1))]
 
 
-def lookup(layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool) -> Lookup:
+def lookup(layer: linear_conv.Layer, inputs: Tensor, *, signals: Tensor, measured: bool) -> Lookup:
     """The gradient of an embedding; see `layers.factor`."""
     module = layer.module
     if not isinstance(module, nn.Embedding):
@@ -298,7 +289,7 @@ def unsupported_layer(model: nn.Module) -> str | None:
             return f"{kind} is neither Linear, Conv2d, GroupNorm, LayerNorm nor Embedding"
         reason = None
         if isinstance(module, nn.Conv2d):
-            reason = unsupported_convolution(module)
+            reason = linear_conv.unsupported_convolution(module)
         elif isinstance(module, nn.Embedding):
             reason = unsupported_embedding(module)
         if reason is not None:
@@ -309,7 +300,7 @@ def unsupported_layer(model: nn.Module) -> str | None:
     return None
 
 
-def find_layers(model: nn.Module) -> list[Layer]:
+def find_layers(model: nn.Module) -> list[linear_conv.Layer]:
     """The layers with parameters of a model that `unsupported_layer` lets pass.
 
     >>> [(layer.weight, layer.bias) for layer in find_layers(nn.Linear(3, 2))]
@@ -324,13 +315,18 @@ def find_layers(model: nn.Module) -> list[Layer]:
         prefix = f"{name}." if name else ""
         if f"{prefix}weight" in starts and type(module) in _KINDS:
             weight, bias = starts[f"{prefix}weight"], starts.get(f"{prefix}bias")
-            found.append(Layer(name=name, module=module, weight=weight, bias=bias))
+            found.append(linear_conv.Layer(name=name, module=module, weight=weight, bias=bias))
     return found
 
 
 def factor(
-    layer: Layer, inputs: Tensor, *, signals: Tensor, measured: bool, patches: Tensor | None = None
-) -> Factors:
+    layer: linear_conv.Layer,
+    inputs: Tensor,
+    *,
+    signals: Tensor,
+    measured: bool,
+    patches: Tensor | None = None,
+) -> linear_conv.Factors:
     """What a layer's per-example gradients follow from.
 
     Args:
@@ -349,9 +345,9 @@ def factor(
     """
     match layer.module:
         case nn.Linear():
-            return linear_product(layer, inputs, signals=signals, measured=measured)
+            return linear_conv.linear_product(layer, inputs, signals=signals, measured=measured)
         case nn.Conv2d():
-            return convolution_product(
+            return linear_conv.convolution_product(
                 layer, inputs, signals=signals, measured=measured, patches=patches
             )
         case nn.GroupNorm():
@@ -361,7 +357,7 @@ def factor(
         case nn.Embedding():
             return lookup(layer, inputs, signals=signals, measured=measured)
         case Times():
-            return linear_product(layer, signals, signals=inputs, measured=measured)
+            return linear_conv.linear_product(layer, signals, signals=inputs, measured=measured)
         case Shift():
             summed = signals.reshape(len(signals), -1, layer.module.weight.numel()).sum(1)
             return _affine(layer, summed, biases=summed)
@@ -369,7 +365,7 @@ def factor(
 
 
 def calls_together(
-    layer: Layer, read: Sequence[Tensor], signals: Sequence[Tensor]
+    layer: linear_conv.Layer, read: Sequence[Tensor], signals: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
     """What a layer read in all calls of a pass, and its signals: calls are further positions.
 
@@ -398,7 +394,7 @@ def calls_together(
 class _Call:
     """What a layer read and returned in one call."""
 
-    layer: Layer
+    layer: linear_conv.Layer
     inputs: Tensor
     outputs: Tensor
 
@@ -432,7 +428,7 @@ class BookKeeping:
         most = elements_at_once(examples.inputs.device)
         if self._first is None or uses <= count or count * self._elements > most:
             return examples
-        return replace(examples, patches=cut_patches(self._first, examples.inputs))
+        return replace(examples, patches=linear_conv.cut_patches(self._first, examples.inputs))
 
     def examples_at_once(self, device: torch.device) -> int:
         """Most examples of one pass."""
@@ -484,7 +480,7 @@ class BookKeeping:
 
     def _signals(
         self, flat: Tensor, inputs: Tensor, targets: Tensor
-    ) -> Iterator[tuple[Layer, Tensor, Tensor]]:
+    ) -> Iterator[tuple[linear_conv.Layer, Tensor, Tensor]]:
         """Each layer with what it read and its signals, of all calls."""
         parameters = unflatten(self._model, flat)
         if self._innermost:
@@ -525,7 +521,7 @@ def without_overwriting(model: nn.Module) -> nn.Module:
 
 
 def _keep(
-    layer: Layer, calls: list[_Call]
+    layer: linear_conv.Layer, calls: list[_Call]
 ) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
     """Forward hook that records a call and makes its output a place to differentiate by."""
 

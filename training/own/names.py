@@ -31,23 +31,7 @@ import numpy as np
 
 from ...privacy.errors import InputError, describe, did_you_mean, line_of
 from ..algorithms import ALGORITHMS, Algorithm
-from .objects import (
-    OBJECT,
-    NotPinned,
-    digest_of,
-    file_of,
-    given,
-    import_file,
-    import_module,
-    imported_by,
-    is_own_file,
-    module_of,
-    own_path_of,
-    pinned,
-    pins,
-    ran,
-    source_of,
-)
+from . import objects
 
 _LONGEST_NAME = 300  # characters
 _FOUND: dict[str, object] = {}
@@ -143,15 +127,15 @@ def own_object(name: str, *, key: str) -> object:
         InputError: there is no such module or object, it was not given again, or the module raises
             an error or exits.
     """
-    if name.startswith(OBJECT):
-        _FOUND[name] = given(name, key=key)
+    if name.startswith(objects.OBJECT):
+        _FOUND[name] = objects.given(name, key=key)
         return _FOUND[name]
     at = parsed_name(name, key=key)
     said = f"{key}={_shown(name)}"
-    if pins() is not None and name not in _ASKED:
+    if objects.pins() is not None and name not in _ASKED:
         _FOUND[name] = _defined(at, said)
         return _FOUND[name]
-    with pinned(None):
+    with objects.pinned(None):
         module = _module(at, said)
     found: object = module
     for word in at.name.split("."):
@@ -172,8 +156,8 @@ def _defined(at: OwnName, said: str) -> object:
     """What a pinned file itself defines by a name."""
     try:
         module = _module(at, said)
-        return defined(module, source_of(module), at.name.split("."))
-    except NotPinned as error:
+        return defined(module, objects.source_of(module), at.name.split("."))
+    except objects.NotPinned as error:
         raise InputError(f"{said}: {error}") from None
     except (LookupError, SyntaxError) as error:
         raise InputError(
@@ -197,16 +181,16 @@ def _module(at: OwnName, said: str) -> ModuleType:
             raise InputError(
                 f"{said}: no file {at.module} in {Path.cwd()}; run the command in its folder"
             )
-        return _imported(lambda: import_file(path), said, at.module)
+        return _imported(lambda: objects.import_file(path), said, at.module)
     _check_one(at.module, said)
-    return _imported(lambda: import_module(at.module), said, at.module)
+    return _imported(lambda: objects.import_module(at.module), said, at.module)
 
 
 def _check_one(module: str, said: str) -> None:
     """Refuse a name that stands for one module here and was loaded as another elsewhere."""
     top = module.partition(".")[0]
     loaded = getattr(sys.modules.get(top), "__file__", None)
-    here = own_path_of(top)
+    here = objects.own_path_of(top)
     if isinstance(loaded, str) and here is not None and not here.samefile(loaded):
         raise InputError(
             f"{said}: {top!r} is loaded from {loaded} already, and {here} is another file; rename "
@@ -231,7 +215,7 @@ def _imported(load: Callable[[], ModuleType], said: str, module: str) -> ModuleT
             f"{said}: {module!r} imports {missing!r}, which is not installed; install it, or put "
             "it into the working directory"
         ) from None
-    except NotPinned:
+    except objects.NotPinned:
         raise
     except (Exception, SystemExit, GeneratorExit) as error:
         raise _failed(said, f"importing {module!r}", error) from error
@@ -288,13 +272,13 @@ def modules_of(names: Iterable[str]) -> list[ModuleType]:
     """The modules of names that were found; one that was not, and plain data, have none."""
     found: list[ModuleType | None] = []
     for name in names:
-        if name.startswith(OBJECT):
-            found.append(module_of(found_object(name)))
+        if name.startswith(objects.OBJECT):
+            found.append(objects.module_of(found_object(name)))
             continue
         at = parsed_name(name, key="name")
         path = Path.cwd() / at.module
         found.append(
-            next((one for one in list(sys.modules.values()) if file_of(one) == path), None)
+            next((one for one in list(sys.modules.values()) if objects.file_of(one) == path), None)
             if at.is_file
             else sys.modules.get(at.module)
         )
@@ -311,16 +295,16 @@ def own_files(modules: Iterable[ModuleType]) -> dict[str, str]:
     """
     pending, seen = list(modules), set[str]()
     found: dict[str, str] = {}
-    executed = ran()
+    executed = objects.ran()
     while pending:
         module = pending.pop()
-        path = file_of(module)
-        if module.__name__ in seen or path is None or not is_own_file(path):
+        path = objects.file_of(module)
+        if module.__name__ in seen or path is None or not objects.is_own_file(path):
             continue
         seen.add(module.__name__)
         relative = path.relative_to(Path.cwd()).as_posix()
-        found[relative] = executed.get(path) or digest_of(path)
-        names = [*_imports(module, path), *imported_by(module.__name__)]
+        found[relative] = executed.get(path) or objects.digest_of(path)
+        names = [*_imports(module, path), *objects.imported_by(module.__name__)]
         pending += [sys.modules[name] for name in names if name in sys.modules]
     return dict(sorted(found.items()))
 
@@ -334,11 +318,11 @@ def installed_digests(modules: Iterable[ModuleType]) -> dict[str, str]:
     """
     found = {}
     for module in modules:
-        path = file_of(module)
+        path = objects.file_of(module)
         if path is None or not path.is_file():
             found[module.__name__] = "none"
-        elif not is_own_file(path):
-            found[module.__name__] = digest_of(path)
+        elif not objects.is_own_file(path):
+            found[module.__name__] = objects.digest_of(path)
     return dict(sorted(found.items()))
 
 

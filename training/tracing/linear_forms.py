@@ -26,17 +26,7 @@ from ...privacy.participation import Draws, Reach
 from ..step.operations import PublicNumbers
 from ..step.refusals import REMEDY
 from ..step.values import SERVER
-from .cancellation import (
-    OTHER,
-    Columns,
-    History,
-    Noised,
-    Origin,
-    cancelled_terms,
-    meet,
-    meet_in_sums,
-    rounded_by,
-)
+from . import cancellation
 from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
 
 Change = Callable[[csr_array], csr_array]  # of one part of rows
@@ -190,13 +180,13 @@ class LinearForms:
     def __init__(
         self,
         matrix: csr_array,
-        made_by: Columns,
+        made_by: cancellation.Columns,
         block: int = 0,
         *,
-        history: History,
+        history: cancellation.History,
         residue: csr_array | None = None,
         rounded: csr_array | None = None,
-        origin: Origin = OTHER,
+        origin: cancellation.Origin = cancellation.OTHER,
     ) -> None:
         self.matrix = matrix
         self.made_by = made_by
@@ -267,7 +257,7 @@ class LinearForms:
         if not self.seen and not other.seen:
             signed = b if sign > 0 else -b
             for one, mine, theirs in ((self, a, signed), (other, signed, a)):
-                found = meet(mine, one.rounded, theirs, self.made_by.kinds)
+                found = cancellation.meet(mine, one.rounded, theirs, self.made_by.kinds)
                 if found is not None:
                     late = self.made_by.note_late(found, size, noised=one.origin.noised)
                     residue = added(residue, late, 1.0)
@@ -284,7 +274,9 @@ class LinearForms:
         # Rows in which noise meets data without noise are known by both.
         for noise, data in ((self, other), (other, self)):
             if noise.origin.uses and data.history.data and not data.history.noise:
-                forms.origin = Origin(frozenset({Noised(noise.origin.uses, forms.matrix)}))
+                forms.origin = cancellation.Origin(
+                    frozenset({cancellation.Noised(noise.origin.uses, forms.matrix)})
+                )
         return forms
 
     def summed(
@@ -292,12 +284,12 @@ class LinearForms:
         matrix: csr_array,
         size: csr_array,
         *,
-        history: History,
+        history: cancellation.History,
         residue: csr_array | None,
         rounded: csr_array | None,
         roundings: np.ndarray | float = 1.0,
         operands: tuple[csr_array, ...] = (),
-        origin: Origin | None = None,
+        origin: cancellation.Origin | None = None,
     ) -> LinearForms:
         """Rows of the same trace and block, made by adding up entries of `size` in all.
 
@@ -308,7 +300,7 @@ class LinearForms:
         """
         # Where coefficients cancel nothing may be left but an exact zero. What rounding leaves is
         # data or noise that the exact step does not have, and a later factor could make it large.
-        lost, kept = cancelled_terms(matrix, size), matrix
+        lost, kept = cancellation.cancelled_terms(matrix, size), matrix
         if lost is not None or kept.nnz != size.nnz:
             kept = pruned(matrix, size)
         if kept.nnz != matrix.count_nonzero():
@@ -325,7 +317,7 @@ class LinearForms:
             first = self.made_by.note(kept, lost, size, history, operands=operands, noised=noised)
             residue = added(residue, diagonal(first, lost), 1.0)
         if history.private:
-            new = rounded_by(size, roundings, self.made_by.kinds)
+            new = cancellation.rounded_by(size, roundings, self.made_by.kinds)
             rounded = added(rounded, new, 1.0)
         return LinearForms(
             kept,
@@ -446,7 +438,7 @@ def combined(weights: Any, rows: LinearForms) -> LinearForms:
     if rows.rounded is not None:
         rounded = csr_array(abs(public) @ rows.rounded)
         kinds = rows.made_by.kinds
-        rows.made_by.meetings += meet_in_sums(public, rows.matrix, rows.rounded, kinds)
+        rows.made_by.meetings += cancellation.meet_in_sums(public, rows.matrix, rows.rounded, kinds)
     return rows.summed(
         matrix,
         csr_array(abs(public) @ abs(rows.matrix)),

@@ -14,19 +14,8 @@ from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..graphs.graph import Graph
+from ..step import operations
 from ..step.floor import INITIAL, RANDOM, RESULT
-from ..step.operations import (
-    Coef,
-    How,
-    Of,
-    Operations,
-    P,
-    PublicNumbers,
-    V,
-    Values,
-    read_by_others,
-    reply_order,
-)
 from ..step.purity import PureFunction
 from ..step.values import (
     NUMBERS,
@@ -50,7 +39,7 @@ from .linear_forms import Known, LinearForms, NoiseSources, chosen, combined, on
 from .record import GRADIENTS_AT, Recorder, RoundRecord
 
 
-class TracedRound(Operations):
+class TracedRound(operations.Operations):
     """A round that computes what its values are made of, and no value."""
 
     def __init__(self, graph: Graph, *, index: int = 1) -> None:
@@ -60,9 +49,9 @@ class TracedRound(Operations):
         self.weights, self.active = Edges(self.weight_table), Agents(self.active_table)
         self._record = Recorder()
 
-    def do(self, name: str, values: Values, how: How) -> Any:
+    def do(self, name: str, values: operations.Values, how: operations.How) -> Any:
         """See `Operations.do`; what others may read is noted."""
-        self._record.note_given(*read_by_others(name, values, how))
+        self._record.note_given(*operations.read_by_others(name, values, how))
         return super().do(name, values, how)
 
     @property
@@ -79,7 +68,7 @@ class TracedRound(Operations):
         made_of: Sequence[Value] = (),
         history: bool = False,
         secret_rounds: int = 0,
-        public: PublicNumbers | None = None,
+        public: operations.PublicNumbers | None = None,
     ) -> Agents:
         """A value that the closure counts as known, one row an agent."""
         start = self._record.width
@@ -115,7 +104,7 @@ class TracedRound(Operations):
         check_table(table, rows=len(self._receivers), of="edge")
         return Edges(table.detach().double())
 
-    def public(self, asked: PublicNumbers, *, block: int) -> Agents:
+    def public(self, asked: operations.PublicNumbers, *, block: int) -> Agents:
         """See `Round.public`."""
         return self.known(RANDOM, block=block, public=asked)
 
@@ -146,14 +135,14 @@ class TracedRound(Operations):
 
     def clipped_sums(
         self,
-        *points: tuple[P, ...],
+        *points: tuple[operations.P, ...],
         batch: Batch,
-        coefs: Sequence[Coef],
+        coefs: Sequence[operations.Coef],
         clip_norm: ClipNorm,
         per: Per = Per.RECORD,
         scale: Agents | None = None,
         reach: Reach = Reach.SUM,
-    ) -> tuple[P, ...]:
+    ) -> tuple[operations.P, ...]:
         """See `Round.clipped_sums`; the parts of each block."""
         del coefs  # public; the bound is on the combination, whatever they are
         self._record.take((batch.call,), per=per)
@@ -186,7 +175,13 @@ class TracedRound(Operations):
         return tuple(kind(part) for part in rows)
 
     def count(
-        self, fn: PureFunction, point: Agents, *, batch: Batch, of: Of, released: tuple[Agents, ...]
+        self,
+        fn: PureFunction,
+        point: Agents,
+        *,
+        batch: Batch,
+        of: operations.Of,
+        released: tuple[Agents, ...],
     ) -> Agents:
         """See `Round.count`."""
         del fn, of  # each record's number is clipped to [0, 1], whatever the function makes of it
@@ -202,8 +197,8 @@ class TracedRound(Operations):
         return Agents(rows)
 
     def clipped_mean(
-        self, point: P, *, batch: Batch, batch_size: float, clip_norm: float | None
-    ) -> P:
+        self, point: operations.P, *, batch: Batch, batch_size: float, clip_norm: float | None
+    ) -> operations.P:
         """See `Round.clipped_mean`."""
         del batch_size
         bound = checked_clip_norm(clip_norm)
@@ -233,7 +228,7 @@ class TracedRound(Operations):
             reach=Reach.BALL,
         )
 
-    def _blocks(self, points: Sequence[tuple[P, ...]]) -> list[int]:
+    def _blocks(self, points: Sequence[tuple[operations.P, ...]]) -> list[int]:
         """The blocks of a point, the same for every point and each of them once."""
         every = [[self._record.rows(v, "clipped_sums").block for v in point] for point in points]
         if any(blocks != every[0] for blocks in every) or len(set(every[0])) < len(every[0]):
@@ -245,12 +240,12 @@ class TracedRound(Operations):
 
     def noise(
         self,
-        like: V,
+        like: operations.V,
         *,
         std: float,
         factor: Tensor | None = None,
         known_to: Sequence[frozenset[int]] | None = None,
-    ) -> V:
+    ) -> operations.V:
         """See `Round.noise`."""
         # Who knows each source: unless it is said, the holders of the rows that it enters.
         rows = self._record.rows(like, "noise")
@@ -300,7 +295,7 @@ class TracedRound(Operations):
         links = np.c_[crosses, self._senders[crosses]]
         rows = self._record.rows(value, "reply")
         sent = self._record.send(rows, kind=kind, senders=self._receivers, links=links)
-        return Edges(sent, reply_order(self._graph))
+        return Edges(sent, operations.reply_order(self._graph))
 
     def upload(self, value: Agents, *, kind: str) -> Server:
         """See `Round.upload`."""
@@ -446,7 +441,7 @@ class RepeatedRound(TracedRound):
     nothing, and one with another script is no repetition.
     """
 
-    def do(self, name: str, values: Values, how: How) -> Any:
+    def do(self, name: str, values: operations.Values, how: operations.How) -> Any:
         """Of each operation that makes rows, a value of the kind that it makes."""
         if name in ("draw", "cohort", "of_agents", "of_edges"):  # tokens, and public numbers
             return self._carry_out(name, values, how)
