@@ -41,21 +41,7 @@ from numpy.typing import NDArray
 from scipy.special import chdtr, chdtrc, ndtr, ndtri
 
 from ...training.noise_tests.laws import at_least, binomial, least, two_sided
-from .noise_rows import (
-    DROWNED,
-    SAME,
-    Pool,
-    Rows,
-    deviations,
-    is_correlated,
-    note_coordinates,
-    note_repeats,
-    note_shape,
-    pooled,
-    scaled,
-    stacked,
-    whitened,
-)
+from . import noise_rows
 from .noise_streams import note_values
 from .recording import Part, Recording, Residual
 from .result import TOTAL_FALSE_ALARM, Check, Finding
@@ -84,7 +70,7 @@ _MOST_SPANNED = 2e9  # multiplications for the span of rows
 _MOST_IN_SPAN = 512
 
 
-def note_subsets(found: Finding, pool: Pool) -> None:
+def note_subsets(found: Finding, pool: noise_rows.Pool) -> None:
     """Note the variance of every chosen part of the vector."""
     n, D = pool.values.shape
     s = np.einsum("ij,ij->j", pool.values, pool.values)
@@ -140,11 +126,11 @@ def _note_tensor(note: Callable[..., None], s: NDArray[np.float64], part: Part) 
         note(sums, counts, lambda at, where=where: f"{part.name}{where.format(at)}")
 
 
-def _window(pool: Pool, first: NDArray[np.int64], length: int, at: int) -> str:
+def _window(pool: noise_rows.Pool, first: NDArray[np.int64], length: int, at: int) -> str:
     return _named(pool, int(first[at]), int(first[at]) + length)
 
 
-def _named(pool: Pool, first: int, stop: int) -> str:
+def _named(pool: noise_rows.Pool, first: int, stop: int) -> str:
     """Coordinates of a pool in words."""
     held = [part for part in pool.parts if part.start <= first and stop <= part.stop]
     if held and (held[0].start, held[0].stop) == (first, stop):
@@ -153,7 +139,7 @@ def _named(pool: Pool, first: int, stop: int) -> str:
     return f"coordinate{f' {first}' if stop == first + 1 else f's {first} to {stop - 1}'}{of}"
 
 
-def note_means(found: Finding, pool: Pool) -> None:
+def note_means(found: Finding, pool: noise_rows.Pool) -> None:
     """Note the mean of every coordinate, and of each tensor."""
     n, sums = len(pool.values), pool.values.sum(axis=0)
     found.worst(
@@ -172,7 +158,7 @@ def note_means(found: Finding, pool: Pool) -> None:
         found.note(chance, what=f"{what} deviations, not 0 (n = {size:,})")
 
 
-def note_pairs_of_coordinates(found: Finding, pool: Pool) -> None:
+def note_pairs_of_coordinates(found: Finding, pool: noise_rows.Pool) -> None:
     """Note the correlation of every pair of coordinates, of at most so many of them."""
     n, D = pool.values.shape
     if n < 2 or D < 2:
@@ -202,7 +188,7 @@ def _least_of(squares: NDArray[np.float64], degrees: int) -> tuple[int, float]:
     return ends[at], p
 
 
-def note_span(found: Finding, pool: Pool) -> None:
+def note_span(found: Finding, pool: noise_rows.Pool) -> None:
     """Note how much of the noise of half of the rows lies in the span of others."""
     n, D = pool.values.shape
     size = min(n // 2, D // 2, _MOST_IN_SPAN, int(_MOST_SPANNED / max(n * D, 1)))
@@ -238,7 +224,7 @@ def note_span(found: Finding, pool: Pool) -> None:
 _FEW = 8  # sums of which no law is asked
 
 
-def note_regularity(found: Finding, pool: Pool) -> None:
+def note_regularity(found: Finding, pool: noise_rows.Pool) -> None:
     """Note how sums of rows and of coordinates vary, of the whole and of each tensor."""
     parts = [(slice(None), f"every {pool.kind}")]
     if len(pool.parts) > 1:
@@ -285,29 +271,29 @@ def residual_check(run: Recording) -> Check:
     if run.mismatch:
         return Check.not_as_traced(_NAME, run.mismatch)
     # Rows by width, in units of the declared deviation; those without noise must be exact.
-    every, silent, exact = list[Rows](), 0, Finding()
+    every, silent, exact = list[noise_rows.Rows](), 0, Finding()
     starts, sources = run.source_starts
     for start, residuals in zip(starts, run.residuals, strict=True):
         silent += sum(_note_silent(exact, of) for of in residuals)
         for width in sorted({of.value.shape[1] for of in residuals}, reverse=True):
             block = [of for of in residuals if of.value.shape[1] == width]
-            every.append(scaled(block, before=start, all_sources=sources))
+            every.append(noise_rows.scaled(block, before=start, all_sources=sources))
     # Rows whose noise is lost in rounding cannot be tested, and fail.
-    blocks = [of.only(np.flatnonzero(of.resolution < DROWNED)) for of in every]
+    blocks = [of.only(np.flatnonzero(of.resolution < noise_rows.DROWNED)) for of in every]
     drowned = sum(len(of.names) for of in every) - sum(len(of.names) for of in blocks)
     blocks = [of for of in blocks if of.names]
-    white = [one for of in blocks for one in whitened(of)]
+    white = [one for of in blocks for one in noise_rows.whitened(of)]
     # As they are and whitened: rows, kinds and pairs over rounds.
     rows, combined, pairs, within = Finding(), Finding(), Finding(), Finding()
     for block_ in blocks:
-        note_coordinates(within, block_.values, block_.names)
+        noise_rows.note_coordinates(within, block_.values, block_.names)
     fewest = list[int]()
     for found, of in ((rows, blocks), (combined, white)):
         _test_rows(found, of)
         fewest.append(_test_kinds(found, of))
         note_pairs_over_rounds(pairs, of)
     thinned = note_pairs_of_rounds(pairs, blocks)
-    pools = pooled(blocks, white, run.parts)
+    pools = noise_rows.pooled(blocks, white, run.parts)
     # The plainest words come first.
     of_pools = [_of_pools(note, pools) for note in _NOTES]
     first = [exact, rows, combined, *of_pools[:2], pairs, _numbers(run), within]
@@ -337,17 +323,17 @@ def _power(n: int, *, tests: int) -> str:
     return f"{told} or less in 95 of 100 runs, and more may be missed."
 
 
-def _note_shapes(found: Finding, pool: Pool) -> None:
-    note_shape(found, pool.values, f"the noise of every {pool.kind}")
+def _note_shapes(found: Finding, pool: noise_rows.Pool) -> None:
+    noise_rows.note_shape(found, pool.values, f"the noise of every {pool.kind}")
     for part in pool.parts if len(pool.parts) > 1 else ():
         words = f"the noise on {part.name} in every {pool.kind}"
-        note_shape(found, pool.values[:, part.start : part.stop], words)
+        noise_rows.note_shape(found, pool.values[:, part.start : part.stop], words)
 
 
 _NOTES = (
     note_subsets,
     note_means,
-    note_repeats,
+    noise_rows.note_repeats,
     _note_shapes,
     note_pairs_of_coordinates,
     note_span,
@@ -355,7 +341,9 @@ _NOTES = (
 )
 
 
-def _of_pools(note: Callable[[Finding, Pool], None], pools: Sequence[Pool]) -> Finding:
+def _of_pools(
+    note: Callable[[Finding, noise_rows.Pool], None], pools: Sequence[noise_rows.Pool]
+) -> Finding:
     found = Finding()
     for pool in pools:
         note(found, pool)
@@ -389,7 +377,7 @@ def _note_grids(found: Finding, of: Residual) -> None:
     In a cell of a grid noise lies nearly evenly: within a share r of the cell of its ends with a
     probability of 2 r, and 4 r is allowed.
     """
-    std, D = deviations(of), of.value.shape[1]
+    std, D = noise_rows.deviations(of), of.value.shape[1]
     at = np.flatnonzero(std > 0)
     values, std = np.abs(of.value.numpy()[at]), std[at, None]
     near = _NEAR * of.resolution.numpy()[at, None] / math.sqrt(D)
@@ -409,7 +397,7 @@ def _note_grids(found: Finding, of: Residual) -> None:
 
 def _note_silent(found: Finding, of: Residual) -> int:
     """Rows without declared noise hold nothing but rounding; how many there are."""
-    at = np.flatnonzero(deviations(of) == 0)
+    at = np.flatnonzero(noise_rows.deviations(of) == 0)
     left, allowed = of.value.norm(dim=1).numpy()[at], of.rounding.numpy()[at]
     wrong = np.flatnonzero(~(left <= allowed))
     what = ""
@@ -423,13 +411,15 @@ def _note_silent(found: Finding, of: Residual) -> int:
     return len(at)
 
 
-def _test_rows(found: Finding, blocks: Sequence[Rows]) -> None:
+def _test_rows(found: Finding, blocks: Sequence[noise_rows.Rows]) -> None:
     """The variance of each row in each round, and over all rounds in which it occurs."""
     over: dict[tuple[str, str], tuple[float, int]] = {}
     for of in blocks:
         squares, D = np.square(of.values).sum(axis=1), of.values.shape[1]
 
-        def told(at: int, of: Rows = of, squares: np.ndarray = squares, D: int = D) -> str:
+        def told(
+            at: int, of: noise_rows.Rows = of, squares: np.ndarray = squares, D: int = D
+        ) -> str:
             what = f"the noise of {of.names[at]} in round {of.rounds[at]}"
             return f"{what} has {squares[at] / D:.3g} times the declared variance (n = {D})"
 
@@ -446,7 +436,7 @@ def _note_sum(found: Finding, of: str, total: float, degrees: int) -> None:
     found.note(two_sided(total, degrees), what=f"{what}variance (n = {degrees})")
 
 
-def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> int:
+def _test_kinds(found: Finding, blocks: Sequence[noise_rows.Rows]) -> int:
     """Each kind over its rows, in each round and in all, where its rows are independent.
 
     Returns:
@@ -456,7 +446,7 @@ def _test_kinds(found: Finding, blocks: Sequence[Rows]) -> int:
     fewest = list[int]()
     for of in blocks:
         for kind, rows in of.by_kind.items():
-            if not is_correlated(rows):
+            if not noise_rows.is_correlated(rows):
                 total, degrees = sums.get(kind, (0.0, 0))
                 square = float(np.square(rows.values).sum())
                 sums[kind] = (total + square, degrees + rows.values.size)
@@ -482,13 +472,13 @@ class _Quadratics:
     applies; `open` says where one does.
     """
 
-    def __init__(self, one: Rows, other: Rows) -> None:
+    def __init__(self, one: noise_rows.Rows, other: noise_rows.Rows) -> None:
         D = min(one.values.shape[1], other.values.shape[1], _MOST_COORDINATES)
         self.degrees = D
         u, v = one.values[:, :D], other.values[:, :D]
         both = np.square(u).sum(axis=1)[:, None] + np.square(v).sum(axis=1)[None]
         product, rho = 2.0 * (u @ v.T), (one.noise @ other.noise.T).toarray()
-        least = np.square(one.resolution[:, None] + other.resolution[None]).clip(SAME)
+        least = np.square(one.resolution[:, None] + other.resolution[None]).clip(noise_rows.SAME)
         most = 200.0 * least + np.square(one.rounding[:, None] + other.rounding[None])
         self.squares, self.open, self.unequal = [], [], np.zeros(rho.shape, dtype=bool)
         for sign in (1.0, -1.0):
@@ -499,9 +489,9 @@ class _Quadratics:
             self.unequal |= ~is_open & (left > most * D)
 
 
-def note_pairs_over_rounds(found: Finding, blocks: Sequence[Rows]) -> None:
+def note_pairs_over_rounds(found: Finding, blocks: Sequence[noise_rows.Rows]) -> None:
     """Every pair of rows of a round, over all rounds that hold the same rows."""
-    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[Rows]] = {}
+    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[noise_rows.Rows]] = {}
     for of in blocks:
         rows = tuple(zip(of.kinds, of.names, strict=True))
         alike.setdefault((of.values.shape[1], rows), []).append(of)
@@ -521,18 +511,18 @@ def note_pairs_over_rounds(found: Finding, blocks: Sequence[Rows]) -> None:
                 _note_pairs(found, squares[sign], degrees[sign], (words, words), chunk)
 
 
-def note_pairs_of_rounds(found: Finding, blocks: Sequence[Rows]) -> str:
+def note_pairs_of_rounds(found: Finding, blocks: Sequence[noise_rows.Rows]) -> str:
     """Every pair of rows of all rounds, of which those of two rounds are independent.
 
     Returns:
         Words for which rows were left out.
     """
     step = math.ceil(sum(len(of.names) for of in blocks) / _MOST_ROWS)
-    by_width: dict[int, list[Rows]] = {}
+    by_width: dict[int, list[noise_rows.Rows]] = {}
     for of in blocks:
         thin = of.only(np.arange(0, len(of.names), step))
         by_width.setdefault(of.values.shape[1], []).append(thin)
-    groups = [stacked(of) for of in by_width.values()]
+    groups = [noise_rows.stacked(of) for of in by_width.values()]
     for i, group in enumerate(groups):
         for other in groups[i:]:
             words = tuple(

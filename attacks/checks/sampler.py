@@ -44,17 +44,9 @@ from ...training.engine.recording import WholeCall
 from ...training.noise_tests.laws import binomial, chernoff, least
 from ...training.step.values import Cohort
 from ...training.tracing.linear_forms import Contributions
+from . import schemes
 from .recording import WatchedRound
 from .result import Check, Finding
-from .schemes import (
-    Bools,
-    Drawn,
-    enough_rounds,
-    exactly,
-    rounds_for_pairs,
-    test_pairs,
-    test_schemes,
-)
 from .watched_run import WatchedRun
 
 # What has a coin in a batch: a record, a user with all of its records, or a record in its turn.
@@ -122,7 +114,7 @@ def test_turns(
     found: Finding,
     turns: Participation,
     shards: Sequence[Held],
-    members: Sequence[Bools],
+    members: Sequence[schemes.Bools],
     *,
     call: int,
 ) -> None:
@@ -138,7 +130,7 @@ def test_turns(
         found.exact(not broken.size, what, tests=max(of.shape[1], 1))
         allowed = np.array([turns.allowed(agent, t) for t in rounds.tolist()]).reshape(of.shape)
         kept = np.asarray(~(of & ~allowed).any(axis=1))
-        exactly(found, kept, f"a record {who} is drawn out of its turn")
+        schemes.exactly(found, kept, f"a record {who} is drawn out of its turn")
         _test_left_out(found, turns, shards[agent], allowed, agent=agent)
         for axis, each in ((0, "record"), (1, "round")):
             counts, trials = of.sum(axis=axis), allowed.sum(axis=axis)
@@ -149,7 +141,7 @@ def test_turns(
 
 
 def _test_left_out(
-    found: Finding, turns: Participation, held: Held, allowed: Bools, *, agent: int
+    found: Finding, turns: Participation, held: Held, allowed: schemes.Bools, *, agent: int
 ) -> None:
     """A record more or less changes nobody else's turn."""
     n = allowed.shape[1]
@@ -168,14 +160,14 @@ def _test_left_out(
     last = min(len(allowed), 3 * turns.pattern.stretch(turns.rounds) + 2)
     same = [np.array_equal(again.allowed(0, t + 1), allowed[t, 1:]) for t in range(last)]
     what = f"turns of agent {agent}'s records change where its first record is left out"
-    exactly(found, np.array(same, dtype=np.bool_), what)
+    schemes.exactly(found, np.array(same, dtype=np.bool_), what)
 
 
-def of_groups(turns: Participation, members: Sequence[Bools]) -> list[Bools]:
+def of_groups(turns: Participation, members: Sequence[schemes.Bools]) -> list[schemes.Bools]:
     """In a cycle the records of one group in the rounds of their turns, (turns, records) each."""
     if turns.pattern.kind is not PatternKind.CYCLE:
         return []
-    b, parts = turns.pattern.number, list[Bools]()
+    b, parts = turns.pattern.number, list[schemes.Bools]()
     times = len(members[0]) // b
     for agent, of in enumerate(members):
         for first in range(b if times else 0):
@@ -212,16 +204,18 @@ def drawn_cohorts(run: WatchedRun, *, rounds: int | None = None) -> list[DrawnCo
     return every
 
 
-def _test_cohorts(found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]) -> list[Drawn]:
+def _test_cohorts(
+    found: Finding, run: WatchedRun, every: Sequence[DrawnCohort]
+) -> list[schemes.Drawn]:
     """All tests of cohorts; by coins they are batches of one holder, whose records are agents."""
-    coins, drawn = list[Batches](), list[Drawn]()
+    coins, drawn = list[Batches](), list[schemes.Drawn]()
     for cohort, members, how in every:
         if how is None:
             what = f"the secret cohort {cohort.call}, with agents as records"
             coins.append(Batches(what, cohort.rate, [members]))
         else:
             of = Sampler(drawn=(how,), order_seed=run.setting.order_seed)
-            drawn += test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
+            drawn += schemes.test_schemes(found, of, [members], call=cohort.call, rate=cohort.rate)
     test_batches(found, coins)
     return [*(one.drawn for one in coins), *drawn]
 
@@ -270,7 +264,7 @@ def _enough_of_cohorts(cohort: Cohort, how: Drawing | None, agents: int) -> int:
     """Rounds that tell a cohort from another, as far as time allows."""
     if how is None:
         return _enough(cohort.rate, agents, most=_MOST_COINS / agents)
-    wanted = enough_rounds([how])
+    wanted = schemes.enough_rounds([how])
     return _enough(cohort.rate, agents, most=_MOST_PLACES / agents, wanted=wanted)
 
 
@@ -278,7 +272,7 @@ def _enough(rate: float, holders: int, *, most: float, wanted: float = 0.0) -> i
     """Rounds in which a coin, and a pair of coins, is told from another rate."""
     variance = rate * (1.0 - rate)
     wanted = max(wanted, _VARIANCE / variance if variance else 0.0)
-    wanted = max(wanted, rounds_for_pairs(rate, holders=holders))
+    wanted = max(wanted, schemes.rounds_for_pairs(rate, holders=holders))
     return math.ceil(max(_FEWEST_ROUNDS, min(wanted, most)))
 
 
@@ -305,7 +299,7 @@ class Batches(NamedTuple):
         return place if self.agents is None else self.agents[place]
 
     @property
-    def drawn(self) -> Drawn:
+    def drawn(self) -> schemes.Drawn:
         """All records of all agents, of which every two are drawn apart."""
         stops = np.cumsum([of.shape[1] for of in self.members])
 
@@ -314,7 +308,7 @@ class Batches(NamedTuple):
             record = place - (stops[agent - 1] if agent else 0)
             return f"record {record} of agent {self.agent(agent)} (call {self.call})"
 
-        return Drawn(self.rate, np.concatenate(self.members, axis=1), named)
+        return schemes.Drawn(self.rate, np.concatenate(self.members, axis=1), named)
 
 
 def sampler_check(run: WatchedRun) -> Check:
@@ -332,7 +326,7 @@ def sampler_check(run: WatchedRun) -> Check:
     _test_recorded(finding, run)
     every = drawn_batches(finding, run)
     # Batches by how they are drawn: in turns, by a coin for each record, or of one scheme.
-    sampler, turns, drawn = run.setting.sampler, run.setting.turns, list[Drawn]()
+    sampler, turns, drawn = run.setting.sampler, run.setting.turns, list[schemes.Drawn]()
     if turns is not None:
         for one in every:
             test_turns(finding, turns, run.setting.shards, one.members, call=int(one.call))
@@ -345,12 +339,14 @@ def sampler_check(run: WatchedRun) -> Check:
         drawn += [one.drawn for one in every]
     else:
         for one in every:
-            drawn += test_schemes(finding, sampler, one.members, call=int(one.call), rate=one.rate)
+            drawn += schemes.test_schemes(
+                finding, sampler, one.members, call=int(one.call), rate=one.rate
+            )
     # Cohorts of agents, where the step draws any.
     cohorts = drawn_cohorts(run)
     _note_recorded(finding, run, cohorts)
     drawn += _test_cohorts(finding, run, cohorts)
-    pairs, by_pair = test_pairs(drawn)
+    pairs, by_pair = schemes.test_pairs(drawn)
     rates = ", ".join(f"{of.rate:.4g}" for of in every) or "none"
     declared = f"sampling rates ({rates})"
     if sampler is not None:
@@ -425,7 +421,7 @@ def drawn_batches(
         rate, sizes = coins.rate, [coins.many(run, a) for a in range(run.setting.graph.agents)]
         # Rounds enough to tell the rate, as far as draws and turns go.
         if rounds is None:
-            orders = enough_rounds(run.setting.sampler.drawn) if run.setting.sampler else 0
+            orders = schemes.enough_rounds(run.setting.sampler.drawn) if run.setting.sampler else 0
             most = _MOST_DRAWS / max(sum(sizes), 1)
             count = _enough(rate, len(sizes), most=most, wanted=orders)
         else:

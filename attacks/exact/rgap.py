@@ -32,23 +32,11 @@ from ...training.models.parameters import unflatten
 from ..problem.labels import fitted
 from ..problem.layers import joint_of
 from ..problem.problem import Box, Certified, Problem
+from . import rgap_record
 from .first_layer import residual
-from .rgap_record import (
-    ACCEPTED,
-    Activation,
-    Affine,
-    Layer,
-    Level,
-    Reshape,
-    is_determined,
-    read_chain,
-    solve_normal,
-    solve_record,
-    weight_gradient,
-)
 
 
-def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Certified | None:
+def peel(problem: Problem, *, accepted: float = rgap_record.ACCEPTED) -> Certified | None:
     """The record and label of a batch of one, from its noiseless gradient, by one intercept.
 
     Args:
@@ -69,8 +57,8 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Certified | None:
     one = observation.only(0)
     exact = replace(one, gradient=one.gradient.double(), points=one.points.double())
     values = unflatten(model, exact.points[0, 0])
-    chain = read_chain(model, values, problem.shape)
-    if not chain or not isinstance(chain[-1], Affine) or not chain[-1].is_linear:
+    chain = rgap_record.read_chain(model, values, problem.shape)
+    if not chain or not isinstance(chain[-1], rgap_record.Affine) or not chain[-1].is_linear:
         return None
     gradients = unflatten(model, exact.gradient[0])
     known_size = observation.clip_norm is None and observation.mean_of is None
@@ -99,11 +87,15 @@ def peel(problem: Problem, *, accepted: float = ACCEPTED) -> Certified | None:
 
 
 def _last_layer(
-    layer: Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
+    layer: rgap_record.Affine, gradients: dict[str, Tensor], *, known_size: bool, accepted: float
 ) -> tuple[Tensor, Tensor, Tensor] | None:
     """Features (F,), f times the derivative in the logits (C,), and label (1,)."""
     has_bias = layer.bias is not None
-    joint = joint_of(gradients, layer.name or "") if has_bias else weight_gradient(layer, gradients)
+    joint = (
+        joint_of(gradients, layer.name or "")
+        if has_bias
+        else rgap_record.weight_gradient(layer, gradients)
+    )
     row = joint[joint.square().sum(dim=1).argmax()]
     if not bool((row != 0).any()):
         return None
@@ -127,7 +119,7 @@ def _last_layer(
 
 
 def _scaled(
-    layer: Affine, joint: Tensor, way: Tensor, *, known_size: bool, accepted: float
+    layer: rgap_record.Affine, joint: Tensor, way: Tensor, *, known_size: bool, accepted: float
 ) -> Tensor | None:
     """Features c * way that the logits' derivative agrees with: without a bias, c is open."""
     seen = joint @ way
@@ -160,7 +152,7 @@ def _scaled(
 
 
 def _descend(
-    chain: list[Layer],
+    chain: list[rgap_record.Layer],
     gradients: dict[str, Tensor],
     *,
     features: Tensor,
@@ -174,16 +166,16 @@ def _descend(
     layers: list[tuple[str, float]] = []
     point, slope = features, last.at(features)[2](delta)
     _note(layers, last, gradients, point, delta)
-    level: Level | None = None
+    level: rgap_record.Level | None = None
     # Activations are inverted, and linear layers solved for their inputs.
     for position in range(len(chain) - 2, -1, -1):
         layer = chain[position]
-        if isinstance(layer, Reshape):
+        if isinstance(layer, rgap_record.Reshape):
             point, slope = point.reshape(layer.inside), slope.reshape(layer.inside)
             continue
-        if isinstance(layer, Activation):
+        if isinstance(layer, rgap_record.Activation):
             steep = layer.slope_at(point)
-            level = Level(
+            level = rgap_record.Level(
                 target=layer.inverse(point), known=steep, delta=slope * steep, scale=_rms(point)
             )
             if not bool(torch.isfinite(level.target).all()):
@@ -191,14 +183,16 @@ def _descend(
             point, slope = level.target, level.delta
             continue
         if level is None:
-            level = Level(
+            level = rgap_record.Level(
                 target=point, known=torch.ones_like(point), delta=slope, scale=_rms(point)
             )
-        point_below = _layer_input(layer, gradients, level) if isinstance(layer, Affine) else None
-        if point_below is None or not isinstance(layer, Affine):
+        point_below = (
+            _layer_input(layer, gradients, level) if isinstance(layer, rgap_record.Affine) else None
+        )
+        if point_below is None or not isinstance(layer, rgap_record.Affine):
             # What this layer alone leaves open, all that are left may determine together.
             rest = chain[: position + 1]
-            whole = solve_record(
+            whole = rgap_record.solve_record(
                 rest,
                 gradients,
                 level=level,
@@ -221,21 +215,23 @@ def _rms(x: Tensor) -> float:
 
 def _note(
     layers: list[tuple[str, float]],
-    layer: Layer,
+    layer: rgap_record.Layer,
     gradients: dict[str, Tensor],
     point: Tensor,
     delta: Tensor,
 ) -> None:
-    if isinstance(layer, Affine) and layer.name is not None:
-        seen = weight_gradient(layer, gradients)
+    if isinstance(layer, rgap_record.Affine) and layer.name is not None:
+        seen = rgap_record.weight_gradient(layer, gradients)
         layers.append((layer.name, float((layer.outer(point, delta) - seen).norm() / seen.norm())))
 
 
-def _layer_input(layer: Affine, gradients: dict[str, Tensor], level: Level) -> Tensor | None:
+def _layer_input(
+    layer: rgap_record.Affine, gradients: dict[str, Tensor], level: rgap_record.Level
+) -> Tensor | None:
     """The layer's input, where its own equations determine it."""
     if layer.name is None:
         return None
-    seen = weight_gradient(layer, gradients)
+    seen = rgap_record.weight_gradient(layer, gradients)
     delta, size = level.delta, float(seen.norm())
     if size == 0:
         return None
@@ -256,6 +252,6 @@ def _layer_input(layer: Affine, gradients: dict[str, Tensor], level: Level) -> T
         return adjoint(layer.push(x), layer.outer(x, delta))
 
     right = adjoint(level.target - layer.offset(), seen)
-    if not is_determined(normal, layer.inside, like=delta):
+    if not rgap_record.is_determined(normal, layer.inside, like=delta):
         return None
-    return solve_normal(normal, right, tolerance=1e-13, steps=5000)
+    return rgap_record.solve_normal(normal, right, tolerance=1e-13, steps=5000)

@@ -27,20 +27,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ...privacy.errors import InputError, InputTypeError, Progress, whole, within
 from ..audit.audited import AGAIN, Verdict, after_second_look, deciding
+from . import own_training
 from .assignment import SealedCoins
 from .claimed import DELTA, Claimed
-from .own_training import (
-    GRADIENT,
-    Loss,
-    OwnTraining,
-    Record,
-    Train,
-    check_dataset,
-    is_model,
-    losses_of,
-    make_records,
-    opened,
-)
 from .scores_audit import LEAST, ScoresAudit, audit_scores, ideal_words
 
 # A data set with canaries in it, each of which a sealed coin puts in or leaves out.
@@ -91,7 +80,9 @@ class Planted(Dataset[Any]):
         records: (m) the canaries.
     """
 
-    def __init__(self, base: Any, records: Sequence[Record], coins: SealedCoins) -> None:
+    def __init__(
+        self, base: Any, records: Sequence[own_training.Record], coins: SealedCoins
+    ) -> None:
         self._base, self._size = base, len(base)
         self._coins = coins
         self.records = list(records)
@@ -176,7 +167,7 @@ class Planted(Dataset[Any]):
         batches = self.sampler(batch_size, shuffle=shuffle, generator=generator)
         return DataLoader(self, batch_sampler=batches, **options)
 
-    def score(self, model: Any, *, loss: Loss | None = None) -> PlantedScores:
+    def score(self, model: Any, *, loss: own_training.Loss | None = None) -> PlantedScores:
         """Score all canaries by their loss, in or out, and open the coins.
 
         Args:
@@ -195,7 +186,9 @@ class Planted(Dataset[Any]):
         models = _models_of(model) or list(model)
         if not models:
             raise InputError("no model is given; train one on this data set")
-        losses = np.mean([losses_of(one, self.records, loss=loss) for one in models], axis=0)
+        losses = np.mean(
+            [own_training.losses_of(one, self.records, loss=loss) for one in models], axis=0
+        )
         return PlantedScores(scores=-losses, included=self.reveal())
 
     @property
@@ -263,7 +256,7 @@ def canaries(
     kind: str = "mislabelled",
     seed: int | None = None,
     path: str | Path | None = None,
-    records: Sequence[Record] | None = None,
+    records: Sequence[own_training.Record] | None = None,
     labels: int | None = None,
 ) -> Planted:
     """Plant canaries in a data set, each by a fair coin of its own.
@@ -292,11 +285,11 @@ def canaries(
     6
     """
     whole("count", count, f"[1, {_MOST}]", ", canaries")
-    check_dataset(dataset, name="dataset")
+    own_training.check_dataset(dataset, name="dataset")
     coins = SealedCoins(count, seed=seed, path=None if path is None else Path(path))
     # Canaries are drawn apart from the coins, by a stream of their own.
     generator = np.random.default_rng(None if seed is None else [seed, 1])
-    made = make_records(
+    made = own_training.make_records(
         dataset, count, kind=kind, generator=generator, records=records, labels=labels
     )
     return Planted(dataset, made, coins)
@@ -381,7 +374,7 @@ class TrainingAudit:
 
 
 def audit_training(
-    train: Train,
+    train: own_training.Train,
     data: Any,
     *,
     canaries: int = 500,
@@ -390,9 +383,9 @@ def audit_training(
     confidence: float = 0.95,
     kind: str = "mislabelled",
     per_run: int = _PER_RUN,
-    records: Sequence[Record] | None = None,
+    records: Sequence[own_training.Record] | None = None,
     labels: int | None = None,
-    loss: Loss | None = None,
+    loss: own_training.Loss | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
 ) -> TrainingAudit:
@@ -422,9 +415,9 @@ def audit_training(
     within("canaries", canaries, f"[{LEAST}, {_MOST_CANARIES}]")
     within("per_run", per_run, "[1, inf)", ", canaries of one training")
     runs = math.ceil(canaries / per_run)
-    train, data = opened(train, data)
+    train, data = own_training.opened(train, data)
     game = _Game(
-        training=OwnTraining(train, data),
+        training=own_training.OwnTraining(train, data),
         data=data,
         each=math.ceil(canaries / runs),
         plant={"kind": kind, "records": records, "labels": labels},
@@ -467,11 +460,11 @@ class _Played:
 class _Game:
     """Plays trainings, each with canaries of its own."""
 
-    training: OwnTraining
+    training: own_training.OwnTraining
     data: Any
     each: int
     plant: dict[str, Any]
-    loss: Loss | None
+    loss: own_training.Loss | None
     delta: float
     seed: int | None
     progress: Progress | None
@@ -504,7 +497,7 @@ class _Game:
         planted = canaries(self.data, self.each, seed=self._seed(), **self.plant)
         came = self.training(planted)
         models = _models_of(came)
-        if models is not None and self.plant["kind"] == GRADIENT:
+        if models is not None and self.plant["kind"] == own_training.GRADIENT:
             raise InputError(
                 'kind="gradient" needs a training whose gradients are seen, and train gave a '
                 "model; let it return the log of a recorder with an adapter, or plant mislabelled "
@@ -536,9 +529,9 @@ class _Game:
 
 
 def _models_of(came: Any) -> list[Any] | None:
-    if is_model(came):
+    if own_training.is_model(came):
         return [came]
-    if isinstance(came, list | tuple) and came and all(is_model(one) for one in came):
+    if isinstance(came, list | tuple) and came and all(own_training.is_model(one) for one in came):
         return list(came)
     return None
 
