@@ -37,25 +37,10 @@ from ..folder import folder as run_folder
 from ..requests import GradientRequest
 from ..run_file.tables import find_device
 from ..stop import Stop, tell
+from . import planted, prior_records
 from .gradients_schema import Defended, GradientAttack, TruthScores
 from .layouts import BatchFacts, between, facts_of, told_apart
 from .model import Posed, build_problem, residual_of, residual_of_noise
-from .planted import (
-    AS_THE_TRUTH,
-    orders_of,
-    save_picture,
-    smoother,
-    values_of,
-    whole_rows,
-)
-from .prior_records import (
-    RecordForm,
-    candidates_of,
-    check_unplanted,
-    own_denoiser,
-    read_records,
-    read_tensors,
-)
 from .scenario import means
 from .tokens import check_token_facts, describe_tokens, read_vocabulary, rebuild
 from .tokens import read_records as read_records_of_tokens
@@ -97,10 +82,10 @@ class GradientTable:
         The rows and the truth, each beside its match, are (N, D) on the unit box; the guess is
         (D,).
         """
-        said: dict[str, object] = {"values": values_of(self.columns, found)}
+        said: dict[str, object] = {"values": planted.values_of(self.columns, found)}
         if truth is not None:
             matched = found[list(match(truth, found).order)]
-            said["whole"] = whole_rows(self.columns, truth, decoded(matched, self.columns))
+            said["whole"] = planted.whole_rows(self.columns, truth, decoded(matched, self.columns))
             blind = guess.expand_as(truth)
             said["columns"] = column_scores(self.columns, truth, matched, blind=blind)
         return said
@@ -165,7 +150,7 @@ def pixels_of(
         FileNotFoundError: nothing is there.
         ValueError: `read_records` refuses it.
     """
-    return read_records(path, _form(facts, classes=classes, table=table)).pixels
+    return prior_records.read_records(path, _form(facts, classes=classes, table=table)).pixels
 
 
 def known_of(
@@ -195,20 +180,20 @@ def known_of(
     # The guess is the mean of public records, or grey; one record is weighed against them.
     guess, candidates = torch.full(facts.input_shape, 0.5, dtype=torch.float64), None
     if prior is not None:
-        known = read_records(prior, _form(facts, classes=classes, table=table))
+        known = prior_records.read_records(prior, _form(facts, classes=classes, table=table))
         guess = known.pixels.mean(dim=0)
         if len(known.pixels) > 1 and facts.records == 1:
             if truth is not None:
-                check_unplanted(prior, known, truth)
+                prior_records.check_unplanted(prior, known, truth)
             low, high = facts.bounds()
-            candidates = candidates_of(
+            candidates = prior_records.candidates_of(
                 known,
                 to_inputs=lambda units: low + (high - low) * units,
                 classes=classes,
                 seed=seed,
             )
     # Denoiser and preset have an effect on such a batch.
-    own = own_denoiser(denoiser, folder=None, notice=tell).denoiser
+    own = prior_records.own_denoiser(denoiser, folder=None, notice=tell).denoiser
     if own is not None and not (settings.posterior and facts.records == 1 and facts.noise_std > 0):
         raise InputError(
             f"denoiser has no effect with records={facts.records} and noise_std="
@@ -223,10 +208,12 @@ def known_of(
     return Known(guess=guess, candidates=candidates, denoiser=own)
 
 
-def _form(facts: BatchFacts, *, classes: int, table: GradientTable | None) -> RecordForm:
+def _form(
+    facts: BatchFacts, *, classes: int, table: GradientTable | None
+) -> prior_records.RecordForm:
     """What a record of a file has to be."""
     low, high = facts.bounds()
-    return RecordForm(
+    return prior_records.RecordForm(
         shape=facts.input_shape,
         classes=classes,
         to_unit=lambda inputs: (inputs - low) / (high - low),
@@ -273,7 +260,9 @@ def attack_gradients(
     interrupted = _is_interrupted(out)
     if not interrupted:
         run_folder.check_unused(out)
-    file, request, notes = between(told_apart(read_tensors(request.gradients)), request)
+    file, request, notes = between(
+        told_apart(prior_records.read_tensors(request.gradients)), request
+    )
     table = None if request.columns is None else read_columns(request.columns)
     if table is not None and request.input_shape is None:
         request = replace(request, input_shape=(table.declaration.width,))
@@ -342,7 +331,7 @@ def attack_gradients(
     notes += [] if found.loss is None else [found.loss.words]
     notes += facts.beyond(found.inputs)
     proven = count_proven([found.stage]) > 0
-    notes += smoother(pixels) if proven else []
+    notes += planted.smoother(pixels) if proven else []
     result = _result(posed, found, model=request.model, preset=preset, notes=notes).model_copy(
         update={
             "device": str(where),
@@ -566,10 +555,12 @@ def _is_interrupted(out: Path) -> bool:
 def _scores(truth: Tensor, pixels: Tensor, guess: Tensor, *, proven: bool) -> TruthScores:
     held, blind = match(truth, pixels), match(truth, guess.expand_as(truth))
     axes = ""
-    if proven and means(held).mse > AS_THE_TRUTH * means(blind).mse:
-        errors = {name: means(match(truth, of)).mse for name, of in orders_of(pixels).items()}
+    if proven and means(held).mse > planted.AS_THE_TRUTH * means(blind).mse:
+        errors = {
+            name: means(match(truth, of)).mse for name, of in planted.orders_of(pixels).items()
+        }
         axes = min(errors, key=errors.__getitem__, default="")
-        axes = axes if axes and errors[axes] <= AS_THE_TRUTH * means(blind).mse else ""
+        axes = axes if axes and errors[axes] <= planted.AS_THE_TRUTH * means(blind).mse else ""
     return TruthScores(
         mse=list(held.mse),
         psnr=list(held.psnr),
@@ -594,5 +585,5 @@ def _save_pictures(out: Path, name: str, pixels: Tensor) -> list[str]:
         return []
     names = [f"{name}-{index}.png" for index in range(len(pixels))]
     for file, image in zip(names, pixels, strict=True):
-        save_picture(out / file, image)
+        planted.save_picture(out / file, image)
     return names

@@ -29,16 +29,8 @@ from ...privacy.errors import InputError
 from ...privacy.files import lock, make_folder, sync_folder
 from ...training.data.load import Dataset
 from ...training.own.names import found_object
+from ..audit import evidence_schema
 from ..audit.evidence import read_evidence
-from ..audit.evidence_schema import (
-    AllowedByProof,
-    Attack,
-    AttackRow,
-    Lineup,
-    Means,
-    ScaledMeans,
-    Scenario,
-)
 from ..described import Described
 from ..folder import folder as run_folder
 from ..folder.folder import forget_sums, is_listed, write_sums
@@ -119,12 +111,12 @@ class Place:
         if not (self.path / _ASKED).exists():
             AttackRequest(version=1, attack=dict(asked)).write(self.path / _ASKED)
 
-    def read(self, point: Point) -> Scenario | None:
+    def read(self, point: Point) -> evidence_schema.Scenario | None:
         """What an earlier process found of a point; None where it is yet to be attacked."""
         remedy = "remove it, and the point is attacked again"
-        return Scenario.read_if_there(self.point(point), remedy=remedy)
+        return evidence_schema.Scenario.read_if_there(self.point(point), remedy=remedy)
 
-    def finish(self, result: Attack) -> None:
+    def finish(self, result: evidence_schema.Attack) -> None:
         """Write attack.json and the sums, and drop what was kept of single points."""
         result.write(self.attack)
         write_sums(self.folder)
@@ -227,7 +219,7 @@ def find_place(
 
 def finished_attack(
     folder: Path, asked: Mapping[str, object], *, of_run: Mapping[str, object]
-) -> Attack | None:
+) -> evidence_schema.Attack | None:
     """What the latest finished attack found that was asked the same; None where there is none.
 
     The arguments are those of `find_place`.
@@ -239,7 +231,7 @@ def finished_attack(
     if not alike:
         return None
     latest = max(alike, key=lambda one: one.attack.stat().st_mtime_ns)
-    return read_evidence(latest.attack, Attack, "overhear attack DIR")
+    return read_evidence(latest.attack, evidence_schema.Attack, "overhear attack DIR")
 
 
 def commands_of(folder: Path, config: RunFile) -> dict[str, str]:
@@ -358,7 +350,7 @@ PLANTED = "public test records, planted as the victim's batch of re-enacted roun
 
 
 def shown_pictures(
-    folder: Path, scenarios: Sequence[Scenario], *, show_records: bool = False
+    folder: Path, scenarios: Sequence[evidence_schema.Scenario], *, show_records: bool = False
 ) -> dict[str, Path]:
     """The pictures of attacks that lie in a run's folder, by the path that their file names.
 
@@ -403,7 +395,7 @@ def entry_of(
     bound: ReconstructionBound,
     ranked: Sequence[LineupBound],
     batch: int,
-) -> Scenario:
+) -> evidence_schema.Scenario:
     """The entry of a point: the four rows and what the proof allows."""
     point, trial, data = aim.point, aim.trial, planted.data
     gallery, told = None, dict[str, Any]()  # what only rows of tables say, by name
@@ -421,7 +413,7 @@ def entry_of(
                 *((of.name, of.images, [f"{v:.1f} dB" for v in of.scores.psnr]) for of in rows),
             ],
         )
-    return Scenario(
+    return evidence_schema.Scenario(
         scenario=str(point.scenario),
         adversary=trial.parsed_adversary().name,
         round=point.round,
@@ -469,9 +461,11 @@ def _words(rows: Sequence[Row], planted: Planted, *, batch: int) -> str:
     return f"{said} {rows[-1].spectral}".strip()
 
 
-def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> AllowedByProof:
+def _allowed(
+    bound: ReconstructionBound, ranked: Sequence[LineupBound]
+) -> evidence_schema.AllowedByProof:
     """Both kinds of success in one sentence; either may contradict the proof."""
-    return AllowedByProof.from_object(
+    return evidence_schema.AllowedByProof.from_object(
         bound,
         most=bound.bound,
         rebuilt=bound.hits,
@@ -484,7 +478,7 @@ def _allowed(bound: ReconstructionBound, ranked: Sequence[LineupBound]) -> Allow
 
 def _row(
     place: Place, name: str, row: Row, planted: Planted, blind: Row, ranked: Sequence[LineupBound]
-) -> AttackRow:
+) -> evidence_schema.AttackRow:
     s, shown = row.scores, planted.shown
     limits = {lineup_bound.size: lineup_bound.limit for lineup_bound in ranked}
     # Errors by column, or by each convention of scaling pixels.
@@ -499,7 +493,7 @@ def _row(
             },
             "images": save_pictures(place, pictures, row.images),
         }
-    return AttackRow(
+    return evidence_schema.AttackRow(
         name=row.name,
         mse=list(s.mse),
         psnr=list(s.psnr),
@@ -514,7 +508,7 @@ def _row(
         candidates=row.candidates,
         power=list(row.power),
         lineups=[
-            Lineup(
+            evidence_schema.Lineup(
                 of=size,
                 ranks=list(found),
                 first=sum(rank == 1 for rank in found),
@@ -529,11 +523,11 @@ def _row(
     )
 
 
-def _scaled(scores: Scores) -> ScaledMeans:
+def _scaled(scores: Scores) -> evidence_schema.ScaledMeans:
     """The means of scores of several images, and how far they are known."""
     every = {"mse": scores.mse, "psnr": scores.psnr, "ssim": scores.ssim}
     known = {name: values for name, values in every.items() if not np.isnan(values).any()}
-    return ScaledMeans(
+    return evidence_schema.ScaledMeans(
         mse=scores.mean_mse,
         psnr=scores.mean_psnr,
         ssim=scores.mean_ssim,
@@ -541,6 +535,6 @@ def _scaled(scores: Scores) -> ScaledMeans:
     )
 
 
-def means(scores: Scores) -> Means:
+def means(scores: Scores) -> evidence_schema.Means:
     """The means of scores of several images."""
-    return Means(mse=scores.mean_mse, psnr=scores.mean_psnr, ssim=scores.mean_ssim)
+    return evidence_schema.Means(mse=scores.mean_mse, psnr=scores.mean_psnr, ssim=scores.mean_ssim)

@@ -35,18 +35,8 @@ from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
 from ..stop import Stop, keep_freed_memory
+from . import evidence_schema
 from .evidence import read_audit
-from .evidence_schema import (
-    Audit,
-    AuditCheck,
-    AuditedAdversary,
-    AuditSettings,
-    AuditVerdict,
-    EarlierAudit,
-    Estimator,
-    SecondLook,
-    Wealth,
-)
 from .game import cost_of, game_of, pricing_checks
 from .membership import AuditedFolder
 
@@ -112,15 +102,15 @@ def audit_of(
     measured: list[Audited],
     checks: list[Check],
     seed: int,
-) -> Audit:
+) -> evidence_schema.Audit:
     """The object of what was measured and checked."""
     asked, rounds = config.audit, config.audit.rounds or config.training.rounds
-    return Audit(
+    return evidence_schema.Audit(
         version=2,
         tool=__version__,
         seed=seed,
         seed_given=asked.seed is not None,
-        settings=AuditSettings.from_object(asked, rounds=rounds),
+        settings=evidence_schema.AuditSettings.from_object(asked, rounds=rounds),
         canaries=0 if game is None else game.runs * game.of_each * len(game.hosts),
         runs=0 if game is None else game.runs,
         rounds=rounds,
@@ -135,11 +125,11 @@ def audit_of(
         noise_multiplier=multiplier,
         verdict=_verdict(measured, checks),
         adversaries=[_entry(audited, config) for audited in measured],
-        checks=[AuditCheck.from_object(check) for check in checks],
+        checks=[evidence_schema.AuditCheck.from_object(check) for check in checks],
     )
 
 
-def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
+def _verdict(measured: list[Audited], checks: list[Check]) -> evidence_schema.AuditVerdict:
     found = {audited.verdict for audited in measured}
     if Verdict.CONTRADICTED in found:
         return "contradicted"
@@ -157,10 +147,10 @@ def _verdict(measured: list[Audited], checks: list[Check]) -> AuditVerdict:
     return "not measured" if missed else "nothing proven"
 
 
-def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
+def _entry(one: Audited, config: RunFile) -> evidence_schema.AuditedAdversary:
     found, proven = one.bound, one.proven.epsilon
     counted = ("threshold", "false_alarms", "misses")
-    return AuditedAdversary(
+    return evidence_schema.AuditedAdversary(
         name=one.proven.name,
         proven_epsilon=proven,
         status=one.proven.status,
@@ -172,7 +162,9 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
         ratio=None if found is None or proven == 0 else found.epsilon / proven,
         canaries=one.canaries,
         verdict=one.verdict.value,
-        estimators=[] if one.single is None else [Estimator.from_object(one.single)],
+        estimators=[]
+        if one.single is None
+        else [evidence_schema.Estimator.from_object(one.single)],
         together=_look(one.together),
         again=_look(one.again),
         fresh=_look(one.fresh),
@@ -185,14 +177,14 @@ def _entry(one: Audited, config: RunFile) -> AuditedAdversary:
     )
 
 
-def _look(bound: LowerBound | None) -> SecondLook | None:
-    return None if bound is None else SecondLook.from_object(bound)
+def _look(bound: LowerBound | None) -> evidence_schema.SecondLook | None:
+    return None if bound is None else evidence_schema.SecondLook.from_object(bound)
 
 
-def _wealth(evidence: Evidence | None) -> Wealth | None:
+def _wealth(evidence: Evidence | None) -> evidence_schema.Wealth | None:
     if evidence is None:
         return None
-    return Wealth(
+    return evidence_schema.Wealth(
         log10_odds=evidence.log_odds / math.log(10.0),
         at_zero=list(evidence.at_zero),
         learned=list(evidence.learned),
@@ -220,7 +212,7 @@ def audit_folder(
     progress: Progress | None = None,
     expect: Expect | None = None,
     stop: Stop | None = None,
-) -> Audit:
+) -> evidence_schema.Audit:
     """Audit the run of a folder, at the noise that its ledger names, and write audit.json.
 
     Args:
@@ -263,7 +255,7 @@ def audit_folder(
     # What was found before stays beside it, and a suspicion stands until a closer look clears it.
     rounds = config.training.rounds  # which an audit that names none had all of
     rounds = rounds if before is None else before.rounds or rounds
-    earlier = opened.earlier(before, EarlierAudit, rounds=rounds)
+    earlier = opened.earlier(before, evidence_schema.EarlierAudit, rounds=rounds)
     verdict = found.verdict
     if verdict in ("consistent", "cleared", "not measured") and earlier:
         if any(_in_doubt(one, found) for one in earlier):
@@ -281,14 +273,14 @@ def _device_of(folder: Path) -> str:
     return Environment.read(path).device if path.exists() else ""
 
 
-def _in_doubt(before: EarlierAudit, found: Audit) -> bool:
+def _in_doubt(before: evidence_schema.EarlierAudit, found: evidence_schema.Audit) -> bool:
     """Whether an earlier suspicion stands: only a look that is four times as close clears it."""
     close = found.canaries >= AGAIN * before.canaries and (found.rounds or 0) >= before.rounds
     vain = found.verdict == "not measured"
     return before.verdict == "suspicious" and (vain or not close)
 
 
-def _check_seed(config: RunFile, before: Audit | None) -> None:
+def _check_seed(config: RunFile, before: evidence_schema.Audit | None) -> None:
     """Refuse coins that were tossed before: evidence adds up only if they are fresh."""
     if before is None or config.audit.seed is None:
         return
@@ -299,7 +291,7 @@ def _check_seed(config: RunFile, before: Audit | None) -> None:
         )
 
 
-def _evidence_of(before: Audit | None) -> dict[str, Evidence]:
+def _evidence_of(before: evidence_schema.Audit | None) -> dict[str, Evidence]:
     """By adversary what audits before this one have won."""
     found = {}
     for row in before.adversaries if before is not None else ():
@@ -326,7 +318,7 @@ def audit_config(
     folder: Path | None = None,
     progress: Progress | None = None,
     expect: Expect | None = None,
-) -> Audit:
+) -> evidence_schema.Audit:
     """Audit what a run file describes.
 
     Args:
@@ -466,7 +458,7 @@ def check_by_records(built: Built, *, multiplier: float) -> None:
         )
 
 
-def raise_contradiction(found: Audit) -> None:
+def raise_contradiction(found: evidence_schema.Audit) -> None:
     """Raise what an audit found against a proof.
 
     Raises:

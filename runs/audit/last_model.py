@@ -28,14 +28,8 @@ from ..run_file.build import build, check_classes, check_poisson, statement_of
 from ..run_file.run_file import RunFile
 from ..run_file.tables import find_device
 from ..stop import Stop
+from . import evidence
 from .audit import check_auditable
-from .evidence import (
-    EarlierLastModel,
-    LastModel,
-    LastModelVerdict,
-    SecondLastModel,
-    read_last_model,
-)
 from .membership import AuditedFolder, proof_of
 
 _CONFIDENCE = 0.95
@@ -49,7 +43,7 @@ def audit_last_model_of_folder(
     again: bool = False,
     progress: Progress | None = None,
     stop: Stop | None = None,
-) -> LastModel:
+) -> evidence.LastModel:
     """Audit what a folder's run file trains, at the noise of its ledger; write last-model.json.
 
     Args:
@@ -70,7 +64,7 @@ def audit_last_model_of_folder(
     found = audit_last_model(
         opened.config, request, noise_multiplier=noise_multiplier, progress=progress
     )
-    earlier = opened.earlier(read_last_model(folder), EarlierLastModel)
+    earlier = opened.earlier(evidence.read_last_model(folder), evidence.EarlierLastModel)
     # A suspicion stands until a look that is four times as close clears it.
     doubted = any(
         one.verdict == "suspicious"
@@ -92,7 +86,7 @@ def audit_last_model(
     noise_multiplier: float | None = None,
     seed: int | None = None,
     progress: Progress | None = None,
-) -> LastModel:
+) -> evidence.LastModel:
     """Train a run file over and over, with a canary and without, and ask the last models.
 
     Args:
@@ -161,11 +155,11 @@ def audit_last_model(
     first, again, fresh = measured.bound, measured.again, measured.fresh
     second = None
     if again is not None and fresh is not None:
-        second = SecondLastModel(
+        second = evidence.SecondLastModel(
             epsilon=again.epsilon, confidence=SURE, fresh_epsilon=fresh.epsilon
         )
     verdict, epsilon = measured.verdict, proof.limit.epsilon
-    return LastModel(
+    return evidence.LastModel(
         version=1,
         runs=asked.runs,
         rounds=config.training.rounds,
@@ -182,12 +176,12 @@ def audit_last_model(
         false_alarms=first.false_alarms,
         misses=first.misses,
         second=second,
-        verdict=cast(LastModelVerdict, verdict.value),
+        verdict=cast(evidence.LastModelVerdict, verdict.value),
         words=_words(measured, proof.limit, runs=asked.runs),
     )
 
 
-def raise_last_model(found: LastModel) -> None:
+def raise_last_model(found: evidence.LastModel) -> None:
     """Raise what was found against a proof, now or before.
 
     Raises:

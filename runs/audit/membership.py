@@ -41,19 +41,7 @@ from ..run_file.build import Built, build, check_classes, check_poisson, parts_o
 from ..run_file.run_file import ForeignFolder, RunFile
 from ..run_file.tables import find_device
 from ..stop import NOTHING_KEPT, Stop
-from .evidence import (
-    EarlierMembership,
-    ExposedRecord,
-    GuessedGames,
-    Membership,
-    MembershipAgent,
-    MembershipCurve,
-    MembershipPart,
-    MembershipRate,
-    MembershipRow,
-    MembershipVerdict,
-    read_membership,
-)
+from . import evidence
 
 # What was found of membership, as the object of membership.json and in words.
 
@@ -79,7 +67,7 @@ class Proof:
 
 def describe_membership(
     config: RunFile, found: Inference, pool: Pool, proof: Proof, *, rounds: int, multiplier: float
-) -> Membership:
+) -> evidence.Membership:
     """The object of membership.json, without records that are listed."""
     assert found.run is not None  # noqa: S101 # final models were given
     # Games bound epsilon, since a coin decides their records; the run's own had none.
@@ -90,7 +78,7 @@ def describe_membership(
     run = _part(found.run, limit)
     played = None if games is None else _part(games, limit)
     verdict = _verdict(limit, played, guessed)
-    return Membership(
+    return evidence.Membership(
         version=1,
         references=found.references,
         games=0 if games is None else len(games.included) // len(pool.owners),
@@ -107,7 +95,7 @@ def describe_membership(
         played=played,
         guessed=None
         if guessed is None
-        else GuessedGames(
+        else evidence.GuessedGames(
             model=guessed.guesser[0],
             attack=guessed.guesser[1],
             right=guessed.right,
@@ -121,8 +109,8 @@ def describe_membership(
 
 
 def _verdict(
-    limit: ProvenLimit | None, played: MembershipPart | None, guessed: Measured | None
-) -> MembershipVerdict:
+    limit: ProvenLimit | None, played: evidence.MembershipPart | None, guessed: Measured | None
+) -> evidence.MembershipVerdict:
     if limit is None:
         return "nothing proven"
     if played is None or guessed is None:
@@ -133,10 +121,10 @@ def _verdict(
 
 
 def _words(
-    verdict: MembershipVerdict,
+    verdict: evidence.MembershipVerdict,
     limit: ProvenLimit | None,
     guessed: Measured | None,
-    run: MembershipPart,
+    run: evidence.MembershipPart,
     *,
     because: str,
 ) -> str:
@@ -170,33 +158,37 @@ def _words(
     return right + tail
 
 
-def _part(played: Played, limit: ProvenLimit | None) -> MembershipPart:
+def _part(played: Played, limit: ProvenLimit | None) -> evidence.MembershipPart:
     """Of every attack on the average and on the owners' models; of the agents' the worst off."""
     by_agent = [row for row in played.rows if row.model not in (AVERAGE, OWNER)]
     named = [row for row in played.rows if row.model in (OWNER, AVERAGE)]
     named += sorted(by_agent, key=lambda row: -row.roc.auc)[:1]
     tests = len(played.rows) * len(RATES)
     every = {(row.model, row.attack): row for row in played.rows}
-    return MembershipPart(
+    return evidence.MembershipPart(
         members=named[0].roc.members,
         others=named[0].roc.others,
         rows=[_row(row, limit, tests=tests) for row in named],
         agents=[
-            MembershipAgent.from_object(row.roc, agent=int(row.model.removeprefix("agent ")))
+            evidence.MembershipAgent.from_object(
+                row.roc, agent=int(row.model.removeprefix("agent "))
+            )
             for row in by_agent
             if row.attack == ATTACKED[1]
         ],
         curves=[
-            MembershipCurve(model=model, attack=attack, points=every[model, attack].roc.points())
+            evidence.MembershipCurve(
+                model=model, attack=attack, points=every[model, attack].roc.points()
+            )
             for model, attack in _DRAWN
         ],
     )
 
 
-def _row(row: Attacked, limit: ProvenLimit | None, *, tests: int) -> MembershipRow:
+def _row(row: Attacked, limit: ProvenLimit | None, *, tests: int) -> evidence.MembershipRow:
     rates = [row.roc.at(rate) for rate in RATES]
     above = None if limit is None else any(exceeds(rate, limit, tests=tests) for rate in rates)
-    return MembershipRow(
+    return evidence.MembershipRow(
         model=row.model,
         attack=row.attack,
         auc=row.roc.auc,
@@ -206,11 +198,11 @@ def _row(row: Attacked, limit: ProvenLimit | None, *, tests: int) -> MembershipR
     )
 
 
-def _rate(rate: Rate, limit: ProvenLimit | None) -> MembershipRate:
+def _rate(rate: Rate, limit: ProvenLimit | None) -> evidence.MembershipRate:
     value = low = high = None
     if rate.measured:
         value, low, high = rate.true_positive_rate(confidence=_CONFIDENCE)
-    return MembershipRate(
+    return evidence.MembershipRate(
         asked=rate.asked,
         needed=rate.needed,
         true_positive_rate=value,
@@ -220,14 +212,14 @@ def _rate(rate: Rate, limit: ProvenLimit | None) -> MembershipRate:
     )
 
 
-def exposed(found: Inference, pool: Pool) -> list[ExposedRecord]:
+def exposed(found: Inference, pool: Pool) -> list[evidence.ExposedRecord]:
     """The training records that the attack which is named first is surest of."""
     assert found.run is not None  # noqa: S101 # final models were given
     scores = found.run.scores[ATTACKED]
     inside = np.flatnonzero(pool.trained)
     order = inside[np.argsort(-scores[inside], kind="stable")][:_EXPOSED]
     return [
-        ExposedRecord(
+        evidence.ExposedRecord(
             record=int(pool.indices[i]), agent=int(pool.owners[i]), score=float(scores[i])
         )
         for i in order
@@ -341,7 +333,7 @@ def audit_membership(
     *,
     progress: Progress | None = None,
     stop: Stop | None = None,
-) -> Membership:
+) -> evidence.Membership:
     """Attack the final models of a finished run, and write membership.json.
 
     Args:
@@ -390,7 +382,7 @@ def audit_membership(
     proof = proof_of(config, built, multiplier=multiplier)
     said = describe_membership(config, inference, pool, proof, rounds=last, multiplier=multiplier)
     listed = {"exposed": exposed(inference, pool)} if asked.show_records else {}
-    earlier = opened.earlier(read_membership(folder), EarlierMembership)
+    earlier = opened.earlier(evidence.read_membership(folder), evidence.EarlierMembership)
     said = opened.keep(said, earlier, **listed)
     if said.verdict == "contradicted":
         raise ContradictedProof(said.words)

@@ -66,17 +66,9 @@ from ..run_file.tables import gpu_number, names_of
 from ..run_file.trust import digest_of_sources
 from ..stop import Interrupted, Stop, tell
 from . import folder as run_folder
+from . import rendezvous
 from .names import CLOSED, FAILED_FIRST, SAID
 from .place import Place, check_same_facts, program_facts
-from .rendezvous import (
-    LyingStore,
-    RankStore,
-    connect,
-    hosts_of,
-    introduce,
-    secret_of_ranks,
-    store_of,
-)
 
 _CRASH, _FAILED, _CONTRADICTED, _INTERRUPTED = 1, 2, 4, 130  # exit codes
 _PREPARING = 600.0  # seconds, at the least, for what comes before the first release
@@ -165,7 +157,7 @@ class Group:
     hosts: tuple[str, ...] = ()
 
     def __init__(
-        self, place: Place, store: RankStore, *, timeout: float, secret: bytes = b""
+        self, place: Place, store: rendezvous.RankStore, *, timeout: float, secret: bytes = b""
     ) -> None:
         self.place, self.timeout, self._store, self._secret = place, timeout, store, secret
         self.ranks: Ranks | None = None
@@ -181,10 +173,12 @@ class Group:
             InputError: this rank runs another program than rank 0.
         """
         program = program_facts(run_folder.environment("").packages)
-        guests = introduce(self.place, self._store, program=program, limit=self._patience)
-        self.hosts = hosts_of(guests)
+        guests = rendezvous.introduce(
+            self.place, self._store, program=program, limit=self._patience
+        )
+        self.hosts = rendezvous.hosts_of(guests)
         limit = max(self.timeout, _CONNECTING)
-        connect(self.place, self._store, guests, secret=self._secret, limit=limit)
+        rendezvous.connect(self.place, self._store, guests, secret=self._secret, limit=limit)
         self._met.set()
 
     def agree(self, config: RunFile, built: Built, plan: Plan) -> None:
@@ -359,7 +353,7 @@ class Group:
                     _, code = self._store.first()
                     self._part(said=False)
                     os._exit(code)
-        except LyingStore as error:
+        except rendezvous.LyingStore as error:
             self.fail(error)
         except RuntimeError:
             return  # nobody keeps the store any more
@@ -370,7 +364,7 @@ def _ask(store: Callable[[], Any]) -> Any:
     found: list[Any] = [None]
 
     def ask() -> None:
-        with contextlib.suppress(RuntimeError, LyingStore):
+        with contextlib.suppress(RuntimeError, rendezvous.LyingStore):
             found[0] = store()
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -389,8 +383,8 @@ def joined(place: Place, *, timeout: float, stop: Stop | None = None) -> Iterato
     Raises:
         ConnectionError: the ranks do not meet.
     """
-    stop, secret = stop or Stop(), secret_of_ranks()
-    store = store_of(place, secret=secret, limit=max(timeout, _REACHING))
+    stop, secret = stop or Stop(), rendezvous.secret_of_ranks()
+    store = rendezvous.store_of(place, secret=secret, limit=max(timeout, _REACHING))
     group = Group(place, store, timeout=timeout, secret=secret)
     watching = threading.Thread(target=group.end_with_another, daemon=True)
     watching.start()

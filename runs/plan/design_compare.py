@@ -21,20 +21,11 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from ...privacy import guarantee
 from ...privacy.accounting.accountant import noise_multiplier as multiplier_for
 from ...privacy.accounting.request import Adjacency
 from ...privacy.batches.patterns import PatternKind
 from ...privacy.errors import InputError, within
-from ...privacy.guarantee import (
-    ALL_OTHERS,
-    EAVESDROPPER,
-    FINAL_MODELS,
-    WORST_NEIGHBOUR,
-    Sees,
-    Statement,
-    Unit,
-    parse_adversary,
-)
 from ...privacy.noise.design import Design, Kind, design, pair_exposure
 from ...privacy.noise.over_time import MOST_DENSE
 from ...training.algorithms.learning_rates import rates_of, read_rates
@@ -48,14 +39,14 @@ from .trainable import Trained, trained
 # What a run file asks of a comparison of kinds of noise, refused where no design is known.
 
 
-def checked(config: RunFile) -> Statement:
+def checked(config: RunFile) -> guarantee.Statement:
     """What every epsilon is said of; refuses what designs are not known for.
 
     Raises:
         ValueError: another unit than one record, batches that are not Poisson, absent agents.
     """
     statement = statement_of(config)
-    if statement.unit is not Unit.RECORD or statement.holders:
+    if statement.unit is not guarantee.Unit.RECORD or statement.holders:
         raise InputError(
             f"unit='{statement.unit}' with {statement.about} has no design of noise; give "
             "unit='record' without holders"
@@ -101,13 +92,15 @@ def target_adversary(config: RunFile) -> str:
     """
     name = "eavesdropper" if config.privacy is None else config.privacy.adversary
     encrypted = config.graph.links == "encrypted"
-    if name == FINAL_MODELS.name or (encrypted and name == EAVESDROPPER.name):
-        sees = "with links='encrypted' " if encrypted and name == EAVESDROPPER.name else ""
+    if name == guarantee.FINAL_MODELS.name or (encrypted and name == guarantee.EAVESDROPPER.name):
+        sees = (
+            "with links='encrypted' " if encrypted and name == guarantee.EAVESDROPPER.name else ""
+        )
         clear = ", or links='clear'" if sees else ""
         raise InputError(
             f"adversary={name!r} {sees}sees the final models alone, and kinds of noise are "
-            f"compared against who hears messages; use '{WORST_NEIGHBOUR}' or "
-            f"'{ALL_OTHERS}'{clear}"
+            f"compared against who hears messages; use '{guarantee.WORST_NEIGHBOUR}' or "
+            f"'{guarantee.ALL_OTHERS}'{clear}"
         )
     return name
 
@@ -118,12 +111,12 @@ def known_to(name: str, agents: int) -> list[frozenset[int]]:
     Raises:
         ValueError: who sees one message alone, or an agent that does not exist.
     """
-    if name == WORST_NEIGHBOUR:
+    if name == guarantee.WORST_NEIGHBOUR:
         return [frozenset({k}) for k in range(agents)]
-    if name == ALL_OTHERS:
+    if name == guarantee.ALL_OTHERS:
         return [frozenset(range(agents)) - {k} for k in range(agents)]
-    adversary = parse_adversary(name, agents)
-    if adversary.sees is Sees.ONE_MESSAGE:
+    adversary = guarantee.parse_adversary(name, agents)
+    if adversary.sees is guarantee.Sees.ONE_MESSAGE:
         raise InputError(
             f"adversary={name!r} sees too little to be one; name the eavesdropper, or agents"
         )
@@ -404,7 +397,7 @@ class _Comparison:
         made, sampling = way.made, way.sampling
         if way.amplified or not 1 < made.bands <= sampling.groups + 1 or sampling.rate >= 1.0:
             return False
-        return not (self.adversary == WORST_NEIGHBOUR and self._shows_longer(made))
+        return not (self.adversary == guarantee.WORST_NEIGHBOUR and self._shows_longer(made))
 
     def _insiders(self, made: Design) -> tuple[float, float, float]:
         """By what the noise is weaker for an outsider, one agent, and all others."""

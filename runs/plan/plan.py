@@ -31,19 +31,7 @@ from ...training.models.evaluation import NOT_COUNTED
 from ...training.own.names import algorithm_named, is_own
 from ...training.tracing.scripts import Scripts
 from ..numbers import bound
-from ..run_file.build import (
-    clip_norm_of,
-    data_of,
-    drawn_of,
-    draws_otherwise,
-    from_records_of,
-    graph_of,
-    missing_of,
-    records_of,
-    sampling_rate_of,
-    says_whose,
-    statement_of,
-)
+from ..run_file import build
 from ..run_file.privacy_table import PrivacyTable
 from ..run_file.run_file import RunFile
 from ..stop import tell
@@ -206,12 +194,12 @@ def make_plan(
             step's noise does not keep its proportion to what is clipped.
     """
     # What the account needs to know of the data: a rate, and public numbers of records.
-    graph, p = graph or graph_of(config), config.privacy
+    graph, p = graph or build.graph_of(config), config.privacy
     needs_records = algorithm_named(config.algorithm.name).needs_records
-    statement, encrypted = statement_of(config), config.graph.links == "encrypted"
-    counts = needs_records or config.training.sampling_rate is None or draws_otherwise(config)
+    statement, encrypted = build.statement_of(config), config.graph.links == "encrypted"
+    counts = needs_records or config.training.sampling_rate is None or build.draws_otherwise(config)
     own_users = statement.unit is Unit.USER and is_own(config.data.name)
-    data = data_of(config) if counts or own_users else None
+    data = build.data_of(config) if counts or own_users else None
     subject = subject_of(config, graph, data, batch_size=None if needs_records else batch_size)
 
     def told(price: WorkEstimate) -> None:
@@ -232,7 +220,7 @@ def make_plan(
     )
     every = _guarantees(config, found)
     # A step that clips by user needs to know whose records are whose.
-    known = says_whose(config, data)
+    known = build.says_whose(config, data)
     if found.scripts.by_user and not known and not is_own(config.data.name):
         raise InputError(NO_USERS)
     return Plan(
@@ -281,15 +269,15 @@ def subject_of(
         form=Form(config.algorithm.form),
         graph=graph,
         rounds=config.training.rounds,
-        sampling_rate=sampling_rate_of(config, data),
-        clip_norm=clip_norm_of(config),
+        sampling_rate=build.sampling_rate_of(config, data),
+        clip_norm=build.clip_norm_of(config),
         learning_rate=config.training.learning_rate,
         batch_size=batch_size,
-        records=records_of(config, data) if data is not None and needed else None,
-        from_records=from_records_of(config),
-        drawn=drawn_of(config, data),
+        records=build.records_of(config, data) if data is not None and needed else None,
+        from_records=build.from_records_of(config),
+        drawn=build.drawn_of(config, data),
         pattern=config.pattern,
-        missing=missing_of(config),
+        missing=build.missing_of(config),
     )
 
 
@@ -308,7 +296,7 @@ def participation_of(graph: Topology) -> Participation | None:
 
 
 def _missing_of(config: RunFile) -> Missing | None:
-    most, agents = missing_of(config), config.data.agents
+    most, agents = build.missing_of(config), config.data.agents
     if not most:
         return None
     return Missing(at_most=most, agents=agents, words=missing_words(most, agents))
@@ -383,7 +371,7 @@ def _published_bound(
     # What papers claim is about agents that take part in every round.
     if bound is None or config.privacy is None or config.participation is not None:
         return None
-    if draws_otherwise(config) or found.said_of.unit is Unit.USER:
+    if build.draws_otherwise(config) or found.said_of.unit is Unit.USER:
         return None
     worst = max(guarantees, key=lambda g: g.joint_sensitivity)
     run = PlannedRun(

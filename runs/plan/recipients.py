@@ -11,15 +11,7 @@ from ...training.accounts.accounted_run import AccountedRun
 from ...training.data.load import Dataset
 from ...training.graphs.graph import Graph
 from ...training.recipients import LinearModel, as_if_alone, distances, refusal, steered
-from ..run_file.build import (
-    data_of,
-    graph_of,
-    missing_of,
-    parts_of,
-    records_of,
-    sampling_rate_of,
-    statement_of,
-)
+from ..run_file import build
 from ..run_file.run_file import RunFile
 from .plan import Plan, make_plan, subject_of
 from .schema import Recipient, Recipients
@@ -44,7 +36,7 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
     Raises:
         ValueError: no such agent, a graph that changes, or a run without privacy.
     """
-    graph = graph_of(config)
+    graph = build.graph_of(config)
     if not isinstance(graph, Graph) or not graph.has_links:
         raise InputError(f"graph {graph.name!r} must be one graph with links in all rounds")
     if (
@@ -64,11 +56,11 @@ def recipients(config: RunFile, planned: Plan, victim: int) -> Recipients:
             f"participation={config.pattern.entry} has no figures of recipients by distance; use "
             "'every'"
         )
-    if missing_of(config) or config.participation is not None:
+    if build.missing_of(config) or config.participation is not None:
         raise InputError("[participation] leaves agents out; recipients need all of them")
     # The run at noise multiplier 1, and why hypotheses of the proof may not hold for it.
-    statement, data = statement_of(config), data_of(config)
-    batch_size = sampling_rate_of(config, data) * records_of(config, data)
+    statement, data = build.statement_of(config), build.data_of(config)
+    batch_size = build.sampling_rate_of(config, data) * build.records_of(config, data)
     subject = subject_of(config, graph, data, batch_size=batch_size)
     traces = subject.trace(1.0)
     model = _model(config, data)
@@ -145,7 +137,7 @@ def _closed(
 
 def _model(config: RunFile, data: Dataset) -> LinearModel:
     """What is known of the model and the data, the bounds being enforced by `build`."""
-    parts_of(config, data)  # refuses an agent with more than most_records
+    build.parts_of(config, data)  # refuses an agent with more than most_records
     m = config.model
     usual = "squared" if data.outputs else "cross-entropy"
     plain = m.task in (None, "classification", "regression")
@@ -155,7 +147,7 @@ def _model(config: RunFile, data: Dataset) -> LinearModel:
         outputs=data.width,
         feature_norm=config.data.feature_norm,
         most_records=config.data.most_records,
-        batch_size=sampling_rate_of(config, data) * records_of(config, data),
+        batch_size=build.sampling_rate_of(config, data) * build.records_of(config, data),
         full_precision=config.training.precision == "float32",
         own_noise=config.training.evaluation_noise_seed is None,
     )

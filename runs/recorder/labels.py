@@ -17,16 +17,7 @@ from ...privacy.releases.values import check_name, integer, positive, probabilit
 from ...training.data.partition import poisson_batch
 from ...training.device.later import is_tensor, torch
 from ...training.engine.randomness import Purpose, SecretRandomness
-from .keeping import (
-    KeptTranscript,
-    as_tensor,
-    check_precise,
-    each_of,
-    is_precise,
-    plain,
-    precision_of,
-    vector_of,
-)
+from . import keeping
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -224,8 +215,8 @@ class Draws:
     ) -> NDArray[np.int64]:
         """Positions (B,), ascending, each drawn on its own at the rate; of an audit those there."""
         self.check_process()
-        records = integer(plain(records), "n", least=0, most=_MOST_RECORDS)
-        rate = probability(plain(rate))
+        records = integer(keeping.plain(records), "n", least=0, most=_MOST_RECORDS)
+        rate = probability(keeping.plain(rate))
         stream = self._randomness.stream(Purpose.BATCH, round=self._next(), call=0, row=owner)
         if planted is not None and records != len(planted):
             raise InputError(
@@ -245,11 +236,11 @@ class Draws:
         self.check_process()
         of = self._noise_of(shape, std, id, like)
         made = self.made(of).reshape(of.shape)
-        return made if isinstance(like, np.ndarray) else as_tensor(made)
+        return made if isinstance(like, np.ndarray) else keeping.as_tensor(made)
 
     def _noise_of(self, shape: Any, std: Any, id: str | None, like: Any) -> DrawnNoise:
         dtype, device = _kind(like)
-        std, sizes = positive(plain(std), "std"), _sizes(shape)
+        std, sizes = positive(keeping.plain(std), "std"), _sizes(shape)
         if id is not None:
             check_name(id, "id")
         if id in self.gone:
@@ -318,15 +309,15 @@ def _kind(like: Any) -> tuple[str, str]:
         device = "cpu"
     else:
         raise InputError(f"like={shown(like)} must be a tensor or an array of floats")
-    if not is_precise(like):
+    if not keeping.is_precise(like):
         raise InputError(f"like holds {like.dtype}; noise is drawn in float32 or float64")
-    return precision_of(like), device
+    return keeping.precision_of(like), device
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
     every = [shape] if isinstance(shape, int | np.integer) else shape
     try:
-        sizes = tuple(integer(plain(n), "shape", least=0, most=_MOST_VALUES) for n in every)
+        sizes = tuple(integer(keeping.plain(n), "shape", least=0, most=_MOST_VALUES) for n in every)
     except TypeError:
         raise InputError(f"shape={shown(shape)} must be a number or a tuple of them") from None
     if np.prod(sizes, dtype=float) > _MOST_VALUES:
@@ -455,7 +446,7 @@ def transcribed(
     records: int | None,
     rows: Any,
     order: Any,
-) -> KeptTranscript:
+) -> keeping.KeptTranscript:
     """The transcript of a release, of what was drawn for its round and given to `release`.
 
     Args:
@@ -465,18 +456,18 @@ def transcribed(
     Raises:
         ValueError: sizes that do not fit.
     """
-    value, known = (None if of is None else as_tensor(of) for of in sent[:2])
+    value, known = (None if of is None else keeping.as_tensor(of) for of in sent[:2])
     assert value is not None  # noqa: S101 # who keeps a round looked
-    check_precise(value, "value")
+    keeping.check_precise(value, "value")
     # Positions and records: of a batch that was drawn here, or as they were given.
     mine = {(one.owner, one.name): one for one in drawn.batches}
     positions: dict[int, Tensor] = {}
     held: dict[int, int] = {}
     points: dict[int, Tensor] = {}
-    given = each_of(point, len(release.of), "point")
+    given = keeping.each_of(point, len(release.of), "point")
     for j, vector in enumerate(release.of):
         if given[j] is not None:
-            points[j] = vector_of(given[j], "point")
+            points[j] = keeping.vector_of(given[j], "point")
         one = mine.get((vector.owner, vector.batch)) if vector.round is None else None
         at = batches[j] if j < len(batches) else None
         if at is None and one is not None:
@@ -490,7 +481,7 @@ def transcribed(
     if known is not None and known.shape != value.shape:
         told = f"known has {len(known)} coordinates and value {len(value)}"
         raise InputError(f"{told}; they are added up")
-    return KeptTranscript(
+    return keeping.KeptTranscript(
         value=value,
         known=known,
         scale=sent.scale,
@@ -514,7 +505,7 @@ def _noise(release: Release, drawn: Draws, width: int) -> dict[int, Tensor]:
             one = next(fits, None)
         if one is not None and one.values == width:
             one.used = True
-            found[j] = (source.std / one.std) * as_tensor(drawn.made(one)).cpu()
+            found[j] = (source.std / one.std) * keeping.as_tensor(drawn.made(one)).cpu()
     return found
 
 
@@ -525,8 +516,8 @@ def _rows(
     from .outcome import kept_rows
 
     found: dict[int, Tensor] = {}
-    given = each_of(order, len(release.of), "batch")
-    for j, one in enumerate(each_of(rows, len(release.of), "rows")):
+    given = keeping.each_of(order, len(release.of), "batch")
+    for j, one in enumerate(keeping.each_of(rows, len(release.of), "rows")):
         if one is None:
             continue
         if j not in positions:

@@ -32,15 +32,7 @@ from ...privacy.batches.patterns import EVERY, Pattern, pattern_of
 from ...privacy.errors import InputError, InputTypeError, all_problems
 from ...privacy.files import check_links
 from ...privacy.formats.toml_text import NotToml, parse_toml, read_toml
-from .cross_checks import (
-    audit_problems,
-    cap_problems,
-    gradient_problems,
-    resolved_attack,
-    resolved_intercept,
-    resolved_model,
-    resolved_privacy,
-)
+from . import cross_checks
 from .data_table import DataTable
 from .hyper_parameters import sentences, settings_schema
 from .privacy_table import PrivacyTable, ReportTable
@@ -148,24 +140,24 @@ class RunFile(Table):
         """Fill in the defaults that depend on another table, and check what tables say together."""
         # Each table with the defaults that another one decides.
         name, agents, rounds = self.algorithm.name, self.data.agents, self.training.rounds
-        privacy, problems = resolved_privacy(
+        privacy, problems = cross_checks.resolved_privacy(
             self.privacy, algorithm=name, agents=agents, links=self.graph.links
         )
-        model, of_model = resolved_model(self.model, algorithm=name, data=self.data)
-        intercept, of_intercept = resolved_intercept(
+        model, of_model = cross_checks.resolved_model(self.model, algorithm=name, data=self.data)
+        intercept, of_intercept = cross_checks.resolved_intercept(
             self.intercept,
             rounds=rounds,
             agents=agents,
             victim=None if privacy is None else privacy.victim,
         )
-        attack, of_attack = resolved_attack(
+        attack, of_attack = cross_checks.resolved_attack(
             self.attack, intercept, algorithm=name, agents=agents, rounds=rounds
         )
         # What tables say together, all problems at once.
-        problems += cap_problems(privacy) if self.data.user is not None else []
+        problems += cross_checks.cap_problems(privacy) if self.data.user is not None else []
         problems += of_model + of_intercept + of_attack
-        problems += audit_problems(self.audit, rounds=rounds)
-        problems += gradient_problems(self.training, algorithm=name)
+        problems += cross_checks.audit_problems(self.audit, rounds=rounds)
+        problems += cross_checks.gradient_problems(self.training, algorithm=name)
         taking = self.participation
         if taking is not None and (taking.agents_per_round or 0) > agents:
             problems.append(
@@ -194,7 +186,7 @@ class RunFile(Table):
 
     def default_attack(self) -> AttackTable:
         """[attack] as it is where the run file does not say anything about it."""
-        found, _ = resolved_attack(
+        found, _ = cross_checks.resolved_attack(
             AttackTable(),
             self.intercept,
             algorithm=self.algorithm.name,
