@@ -24,16 +24,8 @@ from ...privacy.guarantee import SINGLE_MESSAGE, Status, Unit
 from ...runs.attack.gradients_schema import GradientAttack
 from ...runs.folder.folder import REPORT
 from ...runs.numbers import bound, figure, is_infinite
+from ..figures import plots
 from ..figures.chart import both, graph_figure, key, network, network_key
-from ..figures.plots import (
-    epsilon_figure,
-    epsilon_series,
-    measured_figure,
-    odds_figure,
-    roc_figure,
-    scale_figure,
-    utility_figure,
-)
 from ..judgement.facts import facts_of_report
 from ..judgement.findings import PARTS, Figure, Sentence
 from ..judgement.wording import Outcome, verdict, who
@@ -97,7 +89,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
     facts, text = facts_of_report(report), as_text(report.dump())
     # The verdict, and claims by adversary as the page words them.
     found, head, cited = verdict(facts), facts.head, References(held)
-    series = epsilon_series(report)
+    series = plots.epsilon_series(report)
     claims = {claim.adversary: claim for claim in facts.claims}
     phrases = {claim.adversary: who(claim, facts) for claim in facts.claims}
     return template(__package__ or "overhear.reports", "report.html").render(
@@ -114,7 +106,7 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         gaps=sum(one.status == "gap" for one in report.assumptions),
         yardstick=_yardstick(),
         check_names=_CHECKS,
-        scale=_twice(functools.partial(scale_figure, report, cited, name=head.adversary)),
+        scale=_twice(functools.partial(plots.scale_figure, report, cited, name=head.adversary)),
         within=found.outcome is not Outcome.NOT_MET,
         cite=cited,
         markup=functools.partial(_markup, cited=cited),
@@ -140,8 +132,10 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         graph=graph_figure(report),
         network=network(report),
         network_key=network_key,
-        odds=odds_figure(report, cited, name=head.adversary),
-        epsilon_figure=_twice(functools.partial(epsilon_figure, report, cited)) if series else None,
+        odds=plots.odds_figure(report, cited, name=head.adversary),
+        epsilon_figure=_twice(functools.partial(plots.epsilon_figure, report, cited))
+        if series
+        else None,
         series=series,
         undrawn=[
             name
@@ -151,11 +145,11 @@ def render(report: Report, *, images: Mapping[str, bytes] | None = None) -> str:
         key=key,
         partial=_partial(report),
         estimators=_estimators(report),
-        measured_figure=_twice(functools.partial(measured_figure, report, cited)),
-        roc_figure=_twice(functools.partial(roc_figure, report.membership)),
+        measured_figure=_twice(functools.partial(plots.measured_figure, report, cited)),
+        roc_figure=_twice(functools.partial(plots.roc_figure, report.membership)),
         recognised=None if (told := report.membership) is None else (told.played or told.run).plain,
         utility_figure=(
-            _twice(functools.partial(utility_figure, report, cited))
+            _twice(functools.partial(plots.utility_figure, report, cited))
             if report.utility.consensus_accuracy
             else None
         ),

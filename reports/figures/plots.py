@@ -19,23 +19,10 @@ from ...runs.audit.evidence_schema import AuditedAdversary
 from ...runs.numbers import is_infinite, percent
 from ..references import References, kind_of, sign_of
 from ..schema import Report
-from .chart import (
-    MARKS,
-    NARROW,
-    WIDE,
-    Area,
-    Frame,
-    Line,
-    axes,
-    draw_line,
-    draw_places,
-    drawing,
-    spread,
-    ticks,
-)
+from . import chart
 
-_WIDE = Frame(width=900, height=118, left=16, right=16)
-_NARROW = Frame(width=360, height=118, left=12, right=12, is_narrow=True)
+_WIDE = chart.Frame(width=900, height=118, left=16, right=16)
+_NARROW = chart.Frame(width=360, height=118, left=12, right=12, is_narrow=True)
 _LEAST, _MOST = 0.1, 30.0
 _SHOWN = (1, 3, 8)
 _BAR, _THICK = 50, 16
@@ -77,7 +64,7 @@ def scale_figure(report: Report, cited: References, *, name: str, narrow: bool =
         f"Epsilon from {_LEAST:g} to {_MOST:g}, with the mark of this run. At a false-positive "
         f"rate of 1 in 100 {', '.join(said)} at most"
     )
-    return drawing(frame.box, "Scale of epsilon", about, Markup("").join(parts))
+    return chart.drawing(frame.box, "Scale of epsilon", about, Markup("").join(parts))
 
 
 def _found(epsilon: float, delta: float) -> int:
@@ -86,13 +73,13 @@ def _found(epsilon: float, delta: float) -> int:
     return math.ceil(100 * rate - 1e-9)
 
 
-def _x(frame: Frame, epsilon: float) -> float:
+def _x(frame: chart.Frame, epsilon: float) -> float:
     held = min(max(epsilon, _LEAST), _MOST)
     share = math.log(held / _LEAST) / math.log(_MOST / _LEAST)
     return frame.left + (frame.edge - frame.left) * share
 
 
-def _zones(frame: Frame) -> Markup:
+def _zones(frame: chart.Frame) -> Markup:
     ends = (_LEAST, *_SHOWN, _MOST)
     return Markup("").join(
         Markup('<rect class="zone z{}" x="{:.1f}" y="{}" width="{:.1f}" height="{}"/>').format(
@@ -102,7 +89,7 @@ def _zones(frame: Frame) -> Markup:
     )
 
 
-def _labelled(frame: Frame, epsilon: float, words: Markup, *, y: int, mark: str) -> Markup:
+def _labelled(frame: chart.Frame, epsilon: float, words: Markup, *, y: int, mark: str) -> Markup:
     """A mark down to the bar, with its words beside it on the side where there is room."""
     x = _x(frame, epsilon)
     right = x < (frame.left + frame.edge) / 2
@@ -166,7 +153,7 @@ def odds_figure(report: Report, cited: References, *, name: str) -> Markup:
         f"{risk.relation} {float(hit.hits):g}."
     )
     box = f"0 0 {2 * 10 * _STEP + 36} {_TOP + 10 * _STEP}"
-    return drawing(box, "Members rightly named out of 100", about, Markup("").join(parts))
+    return chart.drawing(box, "Members rightly named out of 100", about, Markup("").join(parts))
 
 
 def _dot(x: float, y: float) -> str:
@@ -179,8 +166,8 @@ def _dot(x: float, y: float) -> str:
 # The truth lies between the two marks, if the proof and the audit are right: the measured lower
 # bound is a circle, the proven upper bound a bar, the most that this audit could find a diamond.
 
-_WIDE_MEASURED = Frame(width=900, height=0, left=190, right=40, top=12)
-_NARROW_MEASURED = Frame(width=360, height=0, left=14, right=18, top=12, is_narrow=True)
+_WIDE_MEASURED = chart.Frame(width=900, height=0, left=190, right=40, top=12)
+_NARROW_MEASURED = chart.Frame(width=360, height=0, left=14, right=18, top=12, is_narrow=True)
 _ROW, _NAME = 56, 24  # of an adversary; a line of its own for its name where that is narrow
 _LONGEST = 24  # name of an adversary
 
@@ -201,7 +188,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
     if not drawn:
         return None
     every = [value for entry in drawn for value in entry[2:] if value is not None]
-    scale = ticks(max(every) * 1.04)
+    scale = chart.ticks(max(every) * 1.04)
     bottom = frame.top + row_height * len(drawn)
 
     def x(value: float) -> float:
@@ -242,7 +229,7 @@ def measured_figure(report: Report, cited: References, *, narrow: bool = False) 
         "bound, and a diamond for the most that such an audit could find"
     )
     box = f"0 0 {frame.width} {bottom + 26}"
-    return drawing(
+    return chart.drawing(
         box, f"{stands.capitalize()} against measured epsilon", about, Markup("").join(parts)
     )
 
@@ -261,7 +248,7 @@ def _figures(
 
 
 def _proven(
-    x: Scale, proven: float, low: float, *, y: float, frame: Frame, words: Markup
+    x: Scale, proven: float, low: float, *, y: float, frame: chart.Frame, words: Markup
 ) -> Markup:
     at = x(proven)
     return Markup(
@@ -279,7 +266,7 @@ def _proven(
     )
 
 
-def _measured(x: Scale, low: float, *, y: float, frame: Frame, words: Markup) -> Markup:
+def _measured(x: Scale, low: float, *, y: float, frame: chart.Frame, words: Markup) -> Markup:
     at = x(low)
     return Markup(
         '<circle class="seen" cx="{a:.1f}" cy="{y}" r="5"/>'
@@ -295,7 +282,7 @@ def _measured(x: Scale, low: float, *, y: float, frame: Frame, words: Markup) ->
 _DECADES = 4
 _TICKS = ("1 in 10,000", "1 in 1,000", "1 in 100", "1 in 10", "all")
 _SHORT_TICKS = ("0.01 %", "0.1 %", "1 %", "10 %", "all")
-_WIDE_ROC = replace(WIDE, left=WIDE.left + 30)  # labels in words
+_WIDE_ROC = replace(chart.WIDE, left=chart.WIDE.left + 30)  # labels in words
 _LEGEND = 22  # a line of it
 
 
@@ -308,7 +295,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
     if found is None:
         return None
     part = found.played or found.run
-    frame = NARROW if narrow else _WIDE_ROC
+    frame = chart.NARROW if narrow else _WIDE_ROC
     # Chance, what is proven, and a curve for each attack.
     parts = [_axes(frame), _line(frame, [(1e-4, 1e-4), (1.0, 1.0)], "grid")]
     # All curves end in one corner, so they are told apart by samples beside their names.
@@ -319,7 +306,7 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
     for style, curve in enumerate(part.curves):
         points = [(_x_roc(frame, a), _y(frame, t)) for a, t in curve.points if a > 0 and t > 0]
         if points:
-            parts.append(draw_places(Line(points=points, style=style)))
+            parts.append(chart.draw_places(chart.Line(points=points, style=style)))
             sample = Markup('<path class="line s{}" d="M{{}} {{}}h30"/>').format(style)
             samples.append((sample, f"{curve.model}, {curve.attack}"))
     # Names stand at the side, or below on a phone.
@@ -331,14 +318,16 @@ def roc_figure(found: Membership | None, *, narrow: bool = False) -> Markup | No
     names = ", ".join(words for _, words in samples)
     about = f"False positives from left to right and members found upwards, in tens: {names}"
     height = frame.height + (_LEGEND * len(samples) if narrow else 0)
-    return drawing(f"0 0 {frame.width} {height}", "Members found", about, Markup("").join(parts))
+    return chart.drawing(
+        f"0 0 {frame.width} {height}", "Members found", about, Markup("").join(parts)
+    )
 
 
-def _x_roc(frame: Frame, rate: float) -> float:
+def _x_roc(frame: chart.Frame, rate: float) -> float:
     return frame.left + (frame.edge - frame.left) * _share(rate)
 
 
-def _y(frame: Frame, rate: float) -> float:
+def _y(frame: chart.Frame, rate: float) -> float:
     return frame.floor - (frame.floor - frame.top) * _share(rate)
 
 
@@ -347,12 +336,12 @@ def _share(rate: float) -> float:
     return max(0.0, 1.0 + math.log10(max(rate, 1e-300)) / _DECADES)
 
 
-def _line(frame: Frame, points: Sequence[tuple[float, float]], kind: str) -> Markup:
+def _line(frame: chart.Frame, points: Sequence[tuple[float, float]], kind: str) -> Markup:
     path = " ".join(f"{_x_roc(frame, a):.1f},{_y(frame, t):.1f}" for a, t in points)
     return Markup('<polyline class="{}" fill="none" points="{}"/>').format(kind, path)
 
 
-def _axes(frame: Frame) -> Markup:
+def _axes(frame: chart.Frame) -> Markup:
     floor, parts = frame.floor, []
     for number, words in enumerate(_SHORT_TICKS if frame.is_narrow else _TICKS):
         rate = 10.0 ** (number - _DECADES)
@@ -407,23 +396,27 @@ def epsilon_series(report: Report) -> list[Series]:
         if points:
             grouped.setdefault((points, status.get(name, False)), []).append(name)
     return [
-        Series(names=tuple(names), points=points, style=number % MARKS, upper=upper)
+        Series(names=tuple(names), points=points, style=number % chart.MARKS, upper=upper)
         for number, ((points, upper), names) in enumerate(grouped.items())
     ]
 
 
 def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Epsilon spent by round for each adversary, against the limit of the run file."""
-    frame, lines, target = NARROW if narrow else WIDE, epsilon_series(report), report.plan.target
+    frame, lines, target = (
+        chart.NARROW if narrow else chart.WIDE,
+        epsilon_series(report),
+        report.plan.target,
+    )
     limit = None if target.epsilon is None else float(target.epsilon)
     # Both axes reach what was spent, also by rounds that were repeated.
     top = max([y for line in lines for _, y in line.points] + ([limit] if limit else [0.0]))
     last_round = max([x for line in lines for x, _ in line.points], default=1.0)
     x_max = max(float(report.run.rounds), last_round)  # rounds may have been repeated
-    area = Area(x_max=x_max, y_max=ticks(top * 1.04)[-1], frame=frame)
+    area = chart.Area(x_max=x_max, y_max=chart.ticks(top * 1.04)[-1], frame=frame)
     rows = report.plan.adversaries
     about = rows[0].unit.words_with(rows[0].records_per_person) if rows else "one record"
-    parts = [axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
+    parts = [chart.axes(area, x_label="training round", y_label=f"ε spent so far, {about}")]
     # Lines end in labels; the limit has one, too.
     labels = []
     if limit is not None:
@@ -436,7 +429,7 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
         parts.append(_crossing(report, cited, area, limit))
         labels.append((y, Markup("limit ε = ") + cited.svg("bound", "plan", "target", "epsilon")))
     for line in lines:
-        parts.append(draw_line(area, Line(points=line.points, style=line.style)))
+        parts.append(chart.draw_line(area, chart.Line(points=line.points, style=line.style)))
         name = line.names[0]
         last = len(report.epsilon_by_round[name]) - 1
         kind = kind_of(upper=line.upper)
@@ -448,17 +441,17 @@ def epsilon_figure(report: Report, cited: References, *, narrow: bool = False) -
     drawn = f"Lines for {', '.join(name for line in lines for name in line.names)}"
     if limit is not None:
         drawn += "; a dashed horizontal line for the limit"
-    return drawing(frame.box, "Epsilon by round", drawn, Markup("").join(parts))
+    return chart.drawing(frame.box, "Epsilon by round", drawn, Markup("").join(parts))
 
 
 def utility_figure(report: Report, cited: References, *, narrow: bool = False) -> Markup:
     """Test accuracy of the mean model by round, with the range of the agents' own models."""
     # The band of agents' own models, and the mean model in it.
-    frame, utility = NARROW if narrow else WIDE, report.utility
+    frame, utility = chart.NARROW if narrow else chart.WIDE, report.utility
     rounds = [float(r) for r in utility.rounds]
-    area = Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
+    area = chart.Area(x_max=max(*rounds, 1.0), y_max=1.0, frame=frame)
     parts = [
-        axes(
+        chart.axes(
             area,
             x_label="training round",
             y_label="test accuracy",
@@ -470,7 +463,9 @@ def utility_figure(report: Report, cited: References, *, narrow: bool = False) -
     band = " ".join(f"{area.x(x):.1f},{area.y(y):.1f}" for x, y in outline)
     parts.append(Markup('<polygon class="band" points="{}"/>').format(band))
     mean = utility.consensus_accuracy
-    parts.append(draw_line(area, Line(points=list(zip(rounds, mean, strict=True)), style=0)))
+    parts.append(
+        chart.draw_line(area, chart.Line(points=list(zip(rounds, mean, strict=True)), style=0))
+    )
     last = len(rounds) - 1
     # Agents at the end, where they are few enough to be told apart.
     each = utility.agent_accuracy_last
@@ -495,10 +490,10 @@ def utility_figure(report: Report, cited: References, *, narrow: bool = False) -
         "Line: mean model. Band: from the worst to the best agent's own model. Ticks at the right: "
         "every agent's own model at the end."
     )
-    return drawing(frame.box, "Test accuracy by round", about, Markup("").join(parts))
+    return chart.drawing(frame.box, "Test accuracy by round", about, Markup("").join(parts))
 
 
-def _crossing(report: Report, cited: References, area: Area, limit: float) -> Markup:
+def _crossing(report: Report, cited: References, area: chart.Area, limit: float) -> Markup:
     """The last round within the limit, of the target adversary or else of one that passes it."""
     within, target = report.within_limit, report.plan.target.adversary
     name = target if target is not None and target in within else next(iter(within), None)
@@ -523,11 +518,11 @@ def _crossing(report: Report, cited: References, area: Area, limit: float) -> Ma
     )
 
 
-def _end_labels(labels: Sequence[tuple[float, Markup]], frame: Frame) -> Markup:
+def _end_labels(labels: Sequence[tuple[float, Markup]], frame: chart.Frame) -> Markup:
     """What lines are called, beside their ends; in a narrow drawing above them."""
     inside = frame.is_narrow
     up = 10 if inside else 0
-    places = spread([y - up for y, _ in labels], gap=19, limit=float(frame.floor - 4))
+    places = chart.spread([y - up for y, _ in labels], gap=19, limit=float(frame.floor - 4))
     return Markup("").join(
         Markup('<text class="label{}" x="{}" y="{:.1f}">{}</text>').format(
             " end over" if inside else "", frame.edge + (-4 if inside else 10), y + 4, words

@@ -24,12 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ...privacy.errors import InputError
 from ...privacy.formats.toml_text import CsvRows, check_names
-from ...privacy.noise.correlated import (
-    decor_covariance,
-    noise_floor,
-    optimise_covariance,
-    victim_information,
-)
+from ...privacy.noise import correlated
 from ...privacy.published.claim import CITATIONS
 from ...privacy.published.whisper import whisper_information
 from ...runs.run_file.tables import ScenarioName
@@ -404,18 +399,18 @@ def energies_of(graph: Graph, *, bound: float) -> dict[str, float]:
     """
     weights, agents = graph.weights, graph.agents
     ratio = best_correlation(graph, horizon=1)
-    decor = decor_covariance(weights, local_variance=1.0, pair_variance=ratio)
-    decor = decor * (victim_information(decor).max() / bound)
+    decor = correlated.decor_covariance(weights, local_variance=1.0, pair_variance=ratio)
+    decor = decor * (correlated.victim_information(decor).max() / bound)
     return {
         "LDP": _after_mixing(weights, np.eye(agents) / bound),
         "DECOR": _after_mixing(weights, decor),
-        "Whisper": optimise_covariance(weights, bound=bound).objective,
+        "Whisper": correlated.optimise_covariance(weights, bound=bound).objective,
         "CDP": 1.0 / (agents * bound),
     }
 
 
 def _after_mixing(weights: ArrayLike, covariance: NDArray[np.float64]) -> float:
-    return noise_floor(weights, covariance)
+    return correlated.noise_floor(weights, covariance)
 
 
 def noise_energies(scale: ScaleName) -> list[Computed]:

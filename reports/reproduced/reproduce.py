@@ -27,6 +27,7 @@ from ...runs.sweep.sweep import run_sweep
 from ...runs.sweep.sweep_file import SWEEP, settings_words
 from ..sweep.cells import ATTACK, Cells, Mean, mean_of
 from ..sweep.table import VALUES, Cell, figures_of, results_of, sweep_table
+from . import verdicts
 from .paper_result import (
     LEAST_SEEDS,
     METRIC,
@@ -39,19 +40,6 @@ from .paper_result import (
     cells_of,
     printed_figures,
     read_figures,
-)
-from .verdicts import (
-    ClaimLine,
-    Seeds,
-    Verdict,
-    attacked_lines,
-    check_data,
-    claim_lines,
-    figure_of,
-    figure_verdict,
-    firsts_of,
-    not_comparable,
-    unattacked_scores,
 )
 from .work_estimates import part_of, sweep_of
 
@@ -79,7 +67,7 @@ class Line:
     of_mean: Mean
     agents: Mean | None
     paper: Figure | None
-    verdict: Verdict
+    verdict: verdicts.Verdict
     epsilons: Mapping[str, tuple[float, float, str]] = field(default_factory=dict)
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
@@ -105,7 +93,7 @@ class Outcome:
     entry: Entry
     scale: ScaleName
     lines: list[Line]
-    claims: list[ClaimLine]
+    claims: list[verdicts.ClaimLine]
     failures: list[str] = field(default_factory=list)
     cells: tuple[int, int] | None = None
     seeds: tuple[int, int, int] = (0, 0, 0)
@@ -145,35 +133,35 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         )
     table = sweep_table(out, value=entry.value, columns=columns)
     # A line for each cell, or for each attack on it, with its figures seed by seed.
-    lines, seeds, counts = list[Line](), list[Seeds](), list[int]()
+    lines, seeds, counts = list[Line](), list[verdicts.Seeds](), list[int]()
     for cell in table.cells:
         place = {key: {**cell.column, **cell.row}[key] for key in scale.grid}
         of = [result for result in results if result.settings == place]
         counts += [done] if (done := sum(result.state == "done" for result in of)) else []
         if scale.attack:
-            for line in attacked_lines(out, of, convention=entry.convention):
+            for line in verdicts.attacked_lines(out, of, convention=entry.convention):
                 at = {**place, ATTACK: line.name}
                 scores = {name: mean_of(list(by.values())) for name, by in line.scores.items()}
                 own = line.scores[entry.value]
-                seeds.append(Seeds(place=at, compared=own, of_mean=own))
+                seeds.append(verdicts.Seeds(place=at, compared=own, of_mean=own))
                 attacked = replace(cell, mean=scores.pop(entry.value), agents=None)
                 found = _line(attacked, at, entry=entry, scale=scale, figures=figures)
                 of_scores = [one for one in figures if METRIC in one.place]
                 printed = {
                     score: one
                     for score in scores
-                    if (one := figure_of(of_scores, {**at, METRIC: score})) is not None
+                    if (one := verdicts.figure_of(of_scores, {**at, METRIC: score})) is not None
                 }
                 lines.append(replace(found, beside=scores, printed=printed))
             continue
         own, agents = figures_of(out, of, entry.value)
-        seeds.append(Seeds(place=place, compared=agents or own, of_mean=own))
+        seeds.append(verdicts.Seeds(place=place, compared=agents or own, of_mean=own))
         lines.append(_line(cell, place, entry=entry, scale=scale, figures=figures))
     return Outcome(
         entry=entry,
         scale=name,
         lines=lines,
-        claims=claim_lines(entry, seeds, more=_is_more(entry), scale=scale),
+        claims=verdicts.claim_lines(entry, seeds, more=_is_more(entry), scale=scale),
         failures=[
             f"{settings_words(result.settings)}, seed {result.seed}: {result.error}"
             for result in results
@@ -181,18 +169,18 @@ def outcome_of(entry: Entry, name: ScaleName, out: Path, *, figures: Sequence[Fi
         ],
         cells=(len(counts), math.prod(map(len, scale.grid.values()))),
         seeds=(min(counts), max(counts), scale.seeds),
-        unattacked=unattacked_scores(out, results, convention=entry.convention),
+        unattacked=verdicts.unattacked_scores(out, results, convention=entry.convention),
     )
 
 
 def _line(
     cell: Cell, place: Mapping[str, str], *, entry: Entry, scale: Scale, figures: Sequence[Figure]
 ) -> Line:
-    paper = figure_of(figures, place)
+    paper = verdicts.figure_of(figures, place)
     ours = cell.agents or cell.mean
-    verdict = figure_verdict(paper, ours, within=entry.within, scale=scale)
+    verdict = verdicts.figure_verdict(paper, ours, within=entry.within, scale=scale)
     if cell.contradicted and paper is not None:
-        verdict = not_comparable("a run measured more than is proven")
+        verdict = verdicts.not_comparable("a run measured more than is proven")
     return Line(
         place=place,
         of_mean=cell.mean,
@@ -209,13 +197,15 @@ def outcome_of_closed_form(
     entry: Entry, name: ScaleName, computed: Sequence[Computed], *, figures: Sequence[Figure]
 ) -> Outcome:
     """The same of lines that a closed form gives."""
-    seeds = [Seeds(place=one.place, compared=one.values, of_mean=one.values) for one in computed]
+    seeds = [
+        verdicts.Seeds(place=one.place, compared=one.values, of_mean=one.values) for one in computed
+    ]
     lines = []
     for one in computed:
-        ours, paper = mean_of(list(one.values.values())), figure_of(figures, one.place)
-        verdict = figure_verdict(paper, ours, within=entry.within, scale=None)
+        ours, paper = mean_of(list(one.values.values())), verdicts.figure_of(figures, one.place)
+        verdict = verdicts.figure_verdict(paper, ours, within=entry.within, scale=None)
         lines.append(Line(place=one.place, of_mean=ours, agents=None, paper=paper, verdict=verdict))
-    claims = claim_lines(entry, seeds, more=_is_more(entry))
+    claims = verdicts.claim_lines(entry, seeds, more=_is_more(entry))
     return Outcome(entry=entry, scale=name, lines=lines, claims=claims)
 
 
@@ -258,7 +248,7 @@ def _facts(outcome: Outcome) -> list[str]:
     """What holds of the printed figures, and who is first in the paper and here, in sentences."""
     keys = [claim.key for claim in outcome.entry.claims if not isinstance(claim, Trend)]
     lines = [(one.place, (one.agents or one.of_mean).value, one.paper) for one in outcome.lines]
-    firsts = firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else ""
+    firsts = verdicts.firsts_of(lines, keys[0], more=_is_more(outcome.entry)) if keys else ""
     if not firsts:
         return list(outcome.entry.facts)
     where = ", here in another setting" if outcome.differs else ""
@@ -298,7 +288,7 @@ def _lines(outcome: Outcome) -> list[dict[str, str]]:
     return found
 
 
-def _judged(verdict: Verdict) -> dict[str, str]:
+def _judged(verdict: verdicts.Verdict) -> dict[str, str]:
     return {"verdict": f"{verdict.word}: {verdict.because}", "here": verdict.here}
 
 
@@ -306,7 +296,7 @@ def _score_head(name: str) -> str:
     return VALUES[name].head.replace(" of the defended attack", "")
 
 
-def _claim(line: ClaimLine, outcome: Outcome) -> dict[str, str]:
+def _claim(line: verdicts.ClaimLine, outcome: Outcome) -> dict[str, str]:
     of_mean = {"mean model": _signed(line.of_mean)}
     return {
         "claim": line.words,
@@ -464,7 +454,7 @@ def reproduce(
         outcome = outcome_of_closed_form(entry, name, computed, figures=held)
         out.mkdir(parents=True, exist_ok=True)
     else:
-        check_data(entry.name, entry.scales[name])
+        verdicts.check_data(entry.name, entry.scales[name])
         sweep, base = sweep_of(entry, name)
         held, left_out = _figures(request.figures, cells_of(entry, name), entry)
         run_sweep(
@@ -502,7 +492,7 @@ def _exchanged(outcome: Outcome, figures: Sequence[Figure]) -> str:
     for line in outcome.lines:
         for score, own in {"": line.paper, **line.printed}.items():
             printed = [o for o in figures if not o.own and o.place.get(METRIC, "") == score]
-            known = figure_of(printed, {**line.place, METRIC: score})
+            known = verdicts.figure_of(printed, {**line.place, METRIC: score})
             if known and own and (known.low, known.high) != (own.low, own.high):
                 found.append(f"{_figure(own)} in place of {_figure(known)} of {known.source}")
     told = f"Figures of the file that are not the entry's: {len(found)}, the first"
