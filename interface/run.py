@@ -17,16 +17,7 @@ from ..runs.folder.records import read_metrics
 from ..runs.numbers import bound, small
 from ..runs.run_file.run_file import ForeignFolder, RunFile
 from ..training.own.objects import give
-from .shown import (
-    AttackResult,
-    AuditResult,
-    InRows,
-    Report,
-    Shown,
-    attack_of_folder,
-    audit_of_folder,
-    report_of_folder,
-)
+from . import shown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +36,7 @@ _OBJECTS = {
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MetricsTable(Shown, InRows):
+class MetricsTable(shown.Shown, shown.InRows):
     """The test metrics of a run, a row for each evaluation.
 
     Attributes:
@@ -74,7 +65,7 @@ class MetricsTable(Shown, InRows):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Checked(Shown):
+class Checked(shown.Shown):
     """What a policy says of a run.
 
     Attributes:
@@ -106,7 +97,7 @@ class Checked(Shown):
         ]
 
 
-class Run(Shown):
+class Run(shown.Shown):
     """The folder of a run.
 
     Args:
@@ -188,28 +179,28 @@ class Run(Shown):
         return found
 
     @property
-    def attacks(self) -> AttackResult | None:
+    def attacks(self) -> shown.AttackResult | None:
         """What all attacks on the run rebuilt; None before any."""
         attack = read_attack(self.folder)
-        return None if attack is None else AttackResult(attack, self.folder)
+        return None if attack is None else shown.AttackResult(attack, self.folder)
 
     @property
-    def audit_result(self) -> AuditResult | None:
+    def audit_result(self) -> shown.AuditResult | None:
         """What was measured; None before any audit."""
         audit = read_audit(self.folder)
-        return None if audit is None else AuditResult(audit)
+        return None if audit is None else shown.AuditResult(audit)
 
-    def audit(self, **options: Any) -> AuditResult:
+    def audit(self, **options: Any) -> shown.AuditResult:
         """Measure what is proven; see `overhear.audit`."""
-        return audit_of_folder(self.folder, **options)
+        return shown.audit_of_folder(self.folder, **options)
 
-    def attack(self, **options: Any) -> AttackResult:
+    def attack(self, **options: Any) -> shown.AttackResult:
         """Rebuild records from what was intercepted; see `overhear.attack`."""
-        return attack_of_folder(self.folder, **options)
+        return shown.attack_of_folder(self.folder, **options)
 
-    def report(self, format: str = "html") -> Report:
+    def report(self, format: str = "html") -> shown.Report:
         """The report of the run; see `overhear.report`."""
-        return report_of_folder(self.folder, format)
+        return shown.report_of_folder(self.folder, format)
 
     def check(self, policy: str | Path | Mapping[str, Any]) -> Checked:
         """Hold the run against a policy, as `overhear check` does.
@@ -245,7 +236,9 @@ class Run(Shown):
         ]
 
 
-def report(target: Run | str | Path, format: str = "html", *, show_records: bool = False) -> Report:
+def report(
+    target: Run | str | Path, format: str = "html", *, show_records: bool = False
+) -> shown.Report:
     """The report of a run, of a folder with logs of releases, or of an attack on gradients.
 
     Args:
@@ -258,4 +251,4 @@ def report(target: Run | str | Path, format: str = "html", *, show_records: bool
         ValueError: another format, or a run that cannot be read.
     """
     folder = target.folder if isinstance(target, Run) else Path(target)
-    return report_of_folder(folder, format, show_records=show_records)
+    return shown.report_of_folder(folder, format, show_records=show_records)
