@@ -10,21 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.requests import LastModelRequest
+from .terminal import terminal
 from .terminal.signals import stop_of_command
-from .terminal.terminal import (
-    NO_RUN,
-    Device,
-    Format,
-    IsThere,
-    Overrides,
-    TableOrJson,
-    TrustCode,
-    make_console,
-    make_table,
-    print_json,
-    say,
-    trust,
-)
 
 if TYPE_CHECKING:
     from ..attacks.foreign.claimed import Claimed
@@ -38,7 +25,7 @@ if TYPE_CHECKING:
 Target = Annotated[
     Path,
     typer.Argument(metavar="DIR|RUN.toml", help="Folder of a run, or a run file."),
-    IsThere(NO_RUN),
+    terminal.IsThere(terminal.NO_RUN),
 ]
 Again = Annotated[
     bool, typer.Option("--again", help="Audit a folder once more, and add to what was found.")
@@ -52,12 +39,12 @@ Out = Annotated[
 def audit(
     target: Target,
     *,
-    overrides: Overrides = None,
+    overrides: terminal.Overrides = None,
     again: Again = False,
     out: Out = None,
-    device: Device = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    device: terminal.Device = None,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with planted records, and check the program.
 
@@ -71,7 +58,7 @@ def audit(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import NOTHING_KEPT, tell
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     _check_out(target, out, again=again)
     # A run file is audited as it stands; a folder may contradict what it has kept.
     contradicted: ContradictedProof | None = None
@@ -80,7 +67,7 @@ def audit(
     config = load_run_file(target, overrides or (), notice=tell) if _is_run_file(target) else None
     from .terminal.progress import audit_progress
 
-    with audit_progress(make_console(stderr=True)) as progress:
+    with audit_progress(terminal.make_console(stderr=True)) as progress:
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..runs.audit.audit import audit_config, audit_folder, raise_contradiction
         from ..runs.stop import give_freed_memory_back
@@ -104,12 +91,12 @@ def audit(
             except ContradictedProof as error:
                 contradicted, found = error, _written(target, error)
     # All is shown and kept before a contradiction ends the command.
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
     else:
         _show(found)
     if untraced:
-        say(make_console(stderr=True), untraced)
+        terminal.say(terminal.make_console(stderr=True), untraced)
     try:
         if out is not None:  # after it is shown, so that nothing is lost where it cannot be kept
             found.write(out)
@@ -123,11 +110,11 @@ def audit_last_model(
     target: Target,
     request: LastModelRequest,
     *,
-    overrides: Overrides = None,
+    overrides: terminal.Overrides = None,
     again: Again = False,
     out: Out = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon with a planted record that only last models can show.
 
@@ -142,7 +129,7 @@ def audit_last_model(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import NOTHING_KEPT, tell
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     if not _is_run_file(target) and overrides:
         raise InputError(
             "--set is of a run file, and the folder of a run has its own; leave it out"
@@ -156,7 +143,7 @@ def audit_last_model(
     from ..runs.audit.evidence import read_last_model
     from .terminal.progress import audit_progress
 
-    with audit_progress(make_console(stderr=True)) as progress:
+    with audit_progress(terminal.make_console(stderr=True)) as progress:
         if config is not None:
             found = last_model.audit_last_model(config, request, progress=progress)
             stop.finish()
@@ -173,8 +160,8 @@ def audit_last_model(
                     raise
                 found = kept
     # It is shown before it is held against the proof.
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
     else:
         _show_last_model(found)
     last_model.raise_last_model(found)
@@ -226,34 +213,34 @@ def _show(found: Audit) -> None:
     from ..runs.run_file.tables import is_same_device
     from .terminal.tables import checks_table, measured_table, trail_lines
 
-    console = make_console()
+    console = terminal.make_console()
     console.print(measured_table(found))
     for adversary in found.adversaries:
-        say(console, f"{adversary.words}.")
+        terminal.say(console, f"{adversary.words}.")
     console.print(checks_table(found.checks))
     if found.seed is not None:
-        say(console, f"Seed of the assignment: {found.seed}.")
+        terminal.say(console, f"Seed of the assignment: {found.seed}.")
     for line in trail_lines(found):
-        say(console, line)
+        terminal.say(console, line)
     if found.run_device and not is_same_device(found.run_device, found.device):
-        say(
+        terminal.say(
             console,
             f"The rounds of the audit ran on {found.device}, those of the run on "
             f"{found.run_device}: its noise and gradients there were not played again.",
         )
-    say(console, f"Verdict: {found.verdict}.")
+    terminal.say(console, f"Verdict: {found.verdict}.")
 
 
 def _show_last_model(found: LastModel) -> None:
-    console = make_console()
-    say(
+    console = terminal.make_console()
+    terminal.say(
         console,
         f"{found.runs} runs of {found.rounds} rounds from trained initial parameters; a coin "
         f"decided about one record of agent {found.victim}, and only last models were seen.",
     )
-    say(console, f"{found.words}.")
-    say(console, f"Seed of the assignment: {found.seed}.")
-    say(console, f"Verdict: {found.verdict}.")
+    terminal.say(console, f"{found.words}.")
+    terminal.say(console, f"Seed of the assignment: {found.seed}.")
+    terminal.say(console, f"Verdict: {found.verdict}.")
 
 
 _LONGEST = 30
@@ -281,11 +268,11 @@ def audit_log(
     log: Annotated[
         Path,
         typer.Argument(metavar="LOG", help="A log of releases, or the folder of a system's logs."),
-        IsThere("{} does not exist; name a log of releases"),
+        terminal.IsThere("{} does not exist; name a log of releases"),
     ],
     request: LogAuditRequest,
     *,
-    format: Format = TableOrJson.TABLE,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Check what a recorded system kept against the lines of its log.
 
@@ -312,8 +299,8 @@ def audit_log(
         records=_records(request.holds),
     )
     write_held(found)
-    if format is TableOrJson.JSON:
-        print_json(dump(found))
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(dump(found))
     else:
         _show_conformance(found)
     if found.failed:
@@ -341,16 +328,16 @@ def _records(holds: Sequence[str]) -> dict[int, int]:
 def _show_conformance(found: Conformance) -> None:
     from .terminal.tables import rows_table
 
-    console = make_console()
+    console = terminal.make_console()
     rows = [
         {"check": outcome.name, "result": str(outcome.verdict), "what was found": outcome.words}
         for outcome in found.outcomes
     ]
     console.print(rows_table(rows, title=found.log.header.system))
-    say(console, "Assumed all the same:")
+    terminal.say(console, "Assumed all the same:")
     for sentence in found.assumed:
-        say(console, f"- {sentence}")
-    say(console, f"Verdict: {found.said}.")
+        terminal.say(console, f"- {sentence}")
+    terminal.say(console, f"Verdict: {found.said}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,11 +358,11 @@ def audit_scores(
     scores: Annotated[
         Path,
         typer.Argument(metavar="FILE.csv", help="A file with score,included of each canary."),
-        IsThere("{}: No such file or directory"),
+        terminal.IsThere("{}: No such file or directory"),
     ],
     request: ScoresRequest,
     *,
-    format: Format = TableOrJson.TABLE,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Measure epsilon by the scores of canaries in any training.
 
@@ -395,8 +382,8 @@ def audit_scores(
         confidence=request.confidence,
         ratios=request.ratios,
     )
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
     else:
         _show_scores(found)
     if found.contradicted:
@@ -429,9 +416,9 @@ def _show_scores(found: ScoresAudit) -> None:
     from ..attacks.foreign.scores_audit import ideal_words
     from ..runs.numbers import lower_bound
 
-    console = make_console()
-    say(console, ideal_words(found))
-    table = make_table(f"Bounds that hold together, at {100 * found.confidence:g} %")
+    console = terminal.make_console()
+    terminal.say(console, ideal_words(found))
+    table = terminal.make_table(f"Bounds that hold together, at {100 * found.confidence:g} %")
     table.add_column("threshold", no_wrap=True)
     for name in ("at", "guessed", "errors", "epsilon at least"):
         table.add_column(name, justify="right")
@@ -444,7 +431,7 @@ def _show_scores(found: ScoresAudit) -> None:
             lower_bound(bound.epsilon),
         )
     console.print(table)
-    say(console, f"{found.bounds[0].assumptions}")
+    terminal.say(console, f"{found.bounds[0].assumptions}")
     if not found.contradicted:  # which is said on standard error
-        say(console, f"{found.words()}.")
-    say(console, f"Verdict: {found.verdict}.")
+        terminal.say(console, f"{found.words()}.")
+    terminal.say(console, f"Verdict: {found.verdict}.")
