@@ -12,23 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..runs.requests import GradientRequest, MembershipRequest
+from .terminal import terminal
 from .terminal.signals import stop_of_command
-from .terminal.terminal import (
-    NO_RUN,
-    Device,
-    Folder,
-    Format,
-    FormatOfTable,
-    IsThere,
-    TableOrJson,
-    TextFormat,
-    TrustCode,
-    make_console,
-    print_json,
-    say,
-    trust,
-    write,
-)
 
 if TYPE_CHECKING:
     from ..runs.audit.evidence import Membership
@@ -96,7 +81,7 @@ class SweepKeys:
 
 
 def attack(
-    folder: Folder,
+    folder: terminal.Folder,
     keys: AttackKeys,
     *,
     name: Annotated[
@@ -104,9 +89,9 @@ def attack(
         typer.Option(metavar="NAME", help="Name of the attack's folder below DIR/attacks."),
     ] = None,
     convention: Convention = None,
-    device: Device = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    device: terminal.Device = None,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Try to rebuild records from what was intercepted.
 
@@ -117,7 +102,7 @@ def attack(
     from ..privacy.errors import InputError
     from .terminal.progress import attack_progress
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     # A folder of a run, and neither a run file nor gradients.
     if folder.suffix == ".toml":
         sets = [word for override in keys.as_overrides() for word in ("--set", override)]
@@ -132,7 +117,7 @@ def attack(
         )
     # The attack, and what it found as JSON or in tables.
     scale = None if convention is None else convention.value
-    with attack_progress(make_console(stderr=True)) as progress:
+    with attack_progress(terminal.make_console(stderr=True)) as progress:
         from ..runs.attack.attack import attack_run  # torch takes a while
 
         result = attack_run(
@@ -145,13 +130,13 @@ def attack(
             expect=progress.expect,
             stop=stop_of_command(),
         )
-    if format is TableOrJson.JSON:
-        print_json(result.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(result.dump())
         return
     from .terminal.tables import attack_table, columns_table
 
     # Every attacked point: rows, what they say, and what the proof allows.
-    console = make_console()
+    console = terminal.make_console()
     for scenario in result.scenarios:
         title = (
             f"{scenario.scenario}, round {scenario.round}: agent {scenario.victim} "
@@ -160,10 +145,10 @@ def attack(
         console.print(attack_table(scenario.rows, title=title, convention=scale))
         if scenario.rows[-1].columns:
             console.print(columns_table(scenario.rows))
-        say(console, scenario.conclusion)
-        say(console, scenario.bound.sentence)
+        terminal.say(console, scenario.conclusion)
+        terminal.say(console, scenario.bound.sentence)
         if scenario.known:
-            say(console, f"The attacker was taken to know {scenario.known}.")
+            terminal.say(console, f"The attacker was taken to know {scenario.known}.")
 
 
 def _check_run_file(run: Path) -> Path:
@@ -181,15 +166,15 @@ def attack_sweep(
     run: Annotated[
         Path,
         typer.Argument(metavar="RUN.toml", help="The run file.", callback=_check_run_file),
-        IsThere("no run file at {}"),
+        terminal.IsThere("no run file at {}"),
     ],
     *,
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for its runs.")],
     keys: SweepKeys,
     convention: Convention = None,
-    device: Device = None,
-    trust_code: TrustCode = False,
-    format: FormatOfTable = TextFormat.TABLE,
+    device: terminal.Device = None,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.FormatOfTable = terminal.TextFormat.TABLE,
 ) -> None:
     """Train a run file, once for each combination of values, and attack each.
 
@@ -202,8 +187,8 @@ def attack_sweep(
     from .terminal.progress import attack_progress
     from .terminal.tables import rows_markdown, rows_table
 
-    trust(trust_code)
-    with attack_progress(make_console(stderr=True)) as progress:
+    terminal.trust(trust_code)
+    with attack_progress(terminal.make_console(stderr=True)) as progress:
         found = sweep_attacks(
             run,
             out,
@@ -217,17 +202,21 @@ def attack_sweep(
     # One row for each combination; contradictions are told last.
     scale = None if convention is None else convention.value
     rows = list(attack_sweep_rows(found, convention=scale))
-    if format is TextFormat.JSON:
-        print_json([one.dump() for one in found])
-    elif format is TextFormat.MARKDOWN:
-        write(rows_markdown(rows), end="")
+    if format is terminal.TextFormat.JSON:
+        terminal.print_json([one.dump() for one in found])
+    elif format is terminal.TextFormat.MARKDOWN:
+        terminal.write(rows_markdown(rows), end="")
     else:
-        make_console().print(rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM"))
+        terminal.make_console().print(
+            rows_table(rows, title="Reconstruction, mean PSNR or MSE/PSNR/SSIM")
+        )
     if contradicted := contradictions(found):
         raise ContradictedProof("; ".join(contradicted))
 
 
-def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> None:
+def invert(
+    request: GradientRequest, *, format: terminal.Format = terminal.TableOrJson.TABLE
+) -> None:
     """Try to rebuild the records behind gradients from elsewhere.
 
     The gradients may come from any framework. The file holds one gradient for each parameter of
@@ -243,24 +232,24 @@ def invert(request: GradientRequest, *, format: Format = TableOrJson.TABLE) -> N
         request.vocabulary,
         request.columns,
     )
-    IsThere("{}: No such file or directory").look([request.gradients, *read])
+    terminal.IsThere("{}: No such file or directory").look([request.gradients, *read])
     from .terminal.progress import attack_progress
 
-    with attack_progress(make_console(stderr=True)) as progress:
+    with attack_progress(terminal.make_console(stderr=True)) as progress:
         from ..runs.attack.invert import attack_gradients
 
         result = attack_gradients(request, progress=progress, stop=stop_of_command())
     from ..reports.document.html import write_found
 
     write_found(request.out)
-    if format is TableOrJson.JSON:
-        print_json(result.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(result.dump())
         return
     from ..runs.attack.words import summary_lines
 
-    console = make_console()
+    console = terminal.make_console()
     for line in summary_lines(result, request.out):
-        say(console, line)
+        terminal.say(console, line)
 
 
 def _check_folder(folder: Path) -> Path:
@@ -279,12 +268,12 @@ def membership(
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder of a run.", callback=_check_folder),
-        IsThere(NO_RUN),
+        terminal.IsThere(terminal.NO_RUN),
     ],
     request: MembershipRequest,
     *,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Infer from final models which records a run was trained on.
 
@@ -298,9 +287,9 @@ def membership(
     from ..runs.errors import ContradictedProof
     from .terminal.progress import audit_progress
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     contradicted: ContradictedProof | None = None
-    with audit_progress(make_console(stderr=True)) as progress:
+    with audit_progress(terminal.make_console(stderr=True)) as progress:
         from ..runs.audit.membership import audit_membership
 
         try:
@@ -310,8 +299,8 @@ def membership(
             if kept is None:
                 raise
             contradicted, found = error, kept
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
     else:
         _show_membership(found)
     if contradicted is not None:
@@ -335,7 +324,7 @@ def membership_training(
     records: Annotated[
         int, typer.Option(metavar="N", help="Number of records that are in or out at random.")
     ] = 400,
-    format: Format = TableOrJson.TABLE,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Infer membership in models that a function of yours trains.
 
@@ -359,35 +348,35 @@ def membership_training(
         references=references,
         records=records,
     )
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
     else:
-        say(make_console(), str(found.table()))
+        terminal.say(terminal.make_console(), str(found.table()))
 
 
 def _show_membership(found: Membership) -> None:
     from .terminal.tables import membership_table
 
-    console = make_console()
+    console = terminal.make_console()
     parts = (
         ("The run itself: records that it was trained on, against held-out ones", found.run),
         (f"{found.games} games with random assignment", found.played),
     )
     for title, part in parts:
         if part is not None:
-            say(console, f"{part.plain}.")
+            terminal.say(console, f"{part.plain}.")
             console.print(membership_table(part, title=title))
-    say(
+    terminal.say(
         console,
         f"{found.references} references; intervals at {100 * found.confidence:g} % as if records "
         "were independent. An attack that fails shows no leak; it does not show that there is "
         "none.",
     )
     for exposed_record in found.exposed:
-        say(
+        terminal.say(
             console,
             f"Record {exposed_record.record} of agent {exposed_record.agent}: score "
             f"{exposed_record.score:.2f} nats.",
         )
-    say(console, f"{found.words}.")
-    say(console, f"Verdict: {found.verdict}.")
+    terminal.say(console, f"{found.words}.")
+    terminal.say(console, f"Verdict: {found.verdict}.")

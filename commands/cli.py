@@ -36,16 +36,8 @@ from .audit import audit, audit_last_model, audit_log, audit_scores
 from .plan import check_account, design, plan
 from .report import check, compare, person, report, sign, total
 from .sweep import plot, reproduce, review, sweep, table
+from .terminal import terminal
 from .terminal.signals import until_stopped
-from .terminal.terminal import (
-    IsThere,
-    Log,
-    current_log,
-    logging,
-    with_requests,
-    words_of_bash,
-    write,
-)
 from .train import demo, new, schema, train
 
 __all__ = ["app", "main"]
@@ -90,7 +82,7 @@ LogFile = Annotated[
 
 
 def _declared(*, quiet: Quiet = False, log_file: LogFile = None) -> None:
-    log = current_log()
+    log = terminal.current_log()
     log.begin(log.title, quiet=quiet, path=log_file)
 
 
@@ -213,13 +205,15 @@ def overhear(
     if version:
         from .. import __version__
 
-        write(f"overhear {__version__}")
+        terminal.write(f"overhear {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
         from ..privacy.errors import InputError
 
         raise InputError("give a command; `overhear --help` lists them")
-    current_log().begin(f"overhear {context.invoked_subcommand}", quiet=quiet, path=log_file)
+    terminal.current_log().begin(
+        f"overhear {context.invoked_subcommand}", quiet=quiet, path=log_file
+    )
 
 
 def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
@@ -234,7 +228,7 @@ def _without_exits(command: Callable[..., None]) -> Callable[..., None]:
         (parameter.name, one.look)
         for parameter in parameters
         for one in getattr(parameter.annotation, "__metadata__", ())
-        if isinstance(one, IsThere)
+        if isinstance(one, terminal.IsThere)
     ]
 
     @functools.wraps(command)
@@ -261,7 +255,9 @@ for command in (
     demo,
 ):
     summary = (command.__doc__ or "").partition("\n")[0].rstrip(".")
-    app.command(cls=AnywhereCommand, short_help=summary)(_without_exits(with_requests(command)))
+    app.command(cls=AnywhereCommand, short_help=summary)(
+        _without_exits(terminal.with_requests(command))
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -270,13 +266,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: without the program's name; by default those of the process.
     """
-    with words_of_bash(os.environ), logging() as log:
+    with terminal.words_of_bash(os.environ), terminal.logging() as log:
         code = until_stopped(lambda: _logged(arguments, log))
         log.outline(f"ended with exit code {code}")
         return code
 
 
-def _logged(arguments: Sequence[str] | None, log: Log) -> int:
+def _logged(arguments: Sequence[str] | None, log: terminal.Log) -> int:
     try:
         return _run(arguments)
     except Interrupted as stopped:
@@ -312,7 +308,7 @@ def _told(error: Exception) -> int:
     from ..runs.errors import STATED, ContradictedProof, as_stated, sentence
 
     error = as_stated(error)
-    current_log().line(f"error: {sentence(error)}")
+    terminal.current_log().line(f"error: {sentence(error)}")
     if isinstance(error, ContradictedProof):
         tell(f"error: {sentence(error)}")
         return CONTRADICTED

@@ -14,23 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal.terminal import (
-    Format,
-    FormatOfTable,
-    IsThere,
-    Overrides,
-    RunPath,
-    TableOrJson,
-    TextFormat,
-    TrustCode,
-    make_console,
-    make_table,
-    print_json,
-    say,
-    say_indented,
-    trust,
-    write,
-)
+from .terminal import terminal
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,11 +58,11 @@ class PlanRequest:
 
 
 def plan(
-    run: RunPath,
+    run: terminal.RunPath,
     asked: PlanRequest,
     *,
-    trust_code: TrustCode = False,
-    format: FormatOfTable = TextFormat.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.FormatOfTable = terminal.TextFormat.TABLE,
 ) -> None:
     """Plan a run: its noise, and epsilon for every adversary.
 
@@ -92,9 +76,9 @@ def plan(
 
     gc.set_threshold(20_000, 20)  # modules are no garbage, and a plan makes little of it
     # Options that say nothing together.
-    trust(trust_code)
+    terminal.trust(trust_code)
     sweeps, every_agent, check = asked.sweeps, asked.every_agent, asked.check
-    json = format is TextFormat.JSON
+    json = format is terminal.TextFormat.JSON
     if every_agent and (sweeps or not json):
         raise InputError(
             "--every-agent adds to the JSON of one plan; give --format json, and no --sweep"
@@ -105,17 +89,17 @@ def plan(
         raise InputError("--out names the folder that --check looks at; give --check too")
     if asked.recipients is not None and (sweeps or asked.statement or every_agent):
         raise InputError("--recipients is about one plan; leave the other options but --format out")
-    if asked.statement and (sweeps or format is not TextFormat.TABLE):
+    if asked.statement and (sweeps or format is not terminal.TextFormat.TABLE):
         raise InputError("--statement prints a paragraph; leave --format and --sweep out")
     if sweeps:
         _show_sweep(run, sweeps, asked.overrides, format=format)
         return
-    if format is TextFormat.MARKDOWN:
+    if format is terminal.TextFormat.MARKDOWN:
         raise InputError("--format markdown prints a sweep; give --sweep table.key=a,b,c too")
     config, ready = load_run_file(run, asked.overrides, notice=tell), None
     from .terminal.progress import waiting
 
-    told = make_console(stderr=True)
+    told = terminal.make_console(stderr=True)
     with waiting(told, "plan", "loading what traces the algorithm"):
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..reports.judgement.remedies import advise
@@ -125,7 +109,7 @@ def plan(
         from .terminal.tables import second_opinions
 
     def notice(text: str) -> None:
-        say(told, text)
+        terminal.say(told, text)
 
     if check:
         from ..runs.readiness import check_ready
@@ -171,17 +155,21 @@ def plan(
             said["check"] = shown | items
         if decision is not None:
             said["strict"] = {k: v for k, v in decision.dump().items() if k != "outcome"}
-        print_json(found | {"advice": [one.to_json() for one in advice]} | said)
+        terminal.print_json(found | {"advice": [one.to_json() for one in advice]} | said)
     elif asked.statement:
-        write(planned.statement())
+        terminal.write(planned.statement())
     else:
         _show_plan(
-            found, described.adversaries, advice, make_console(), opinions=second_opinions(opinions)
+            found,
+            described.adversaries,
+            advice,
+            terminal.make_console(),
+            opinions=second_opinions(opinions),
         )
         if far is not None:
             from .terminal.tables import show_recipients
 
-            show_recipients(far, make_console())
+            show_recipients(far, terminal.make_console())
         if ready is not None:
             _show_ready(ready)
             _show_traced(traced)
@@ -199,27 +187,27 @@ def plan(
 
 def _refuse(decision: Decision) -> None:
     """Say on standard error which figures do not pass, and end with the exit code."""
-    console = make_console(stderr=True)
+    console = terminal.make_console(stderr=True)
     for requirement in decision.requirements:
         if requirement.outcome.value != "passed":
-            say(console, f"Not passed, {requirement.name}: {requirement.sentence}")
+            terminal.say(console, f"Not passed, {requirement.name}: {requirement.sentence}")
     if decision.exit_code:
         raise typer.Exit(decision.exit_code)
 
 
 def _show_ready(ready: Readiness) -> None:
-    console = make_console()
+    console = terminal.make_console()
     console.print()
-    say(console, "Checked: train would begin this run")
+    terminal.say(console, "Checked: train would begin this run")
     if (items := ready.items) is not None and items.left_out:
-        say_indented(
+        terminal.say_indented(
             console,
             f"{items.left_out} records were left out, one at a time: the items of the others stay "
             "the same",
         )
     for command, why in (("attack", ready.attack), ("audit", ready.audit)):
         if why is not None:
-            say_indented(console, f"overhear {command} would refuse it: {why}")
+            terminal.say_indented(console, f"overhear {command} would refuse it: {why}")
 
 
 def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
@@ -228,7 +216,7 @@ def _show_traced(traced: Mapping[str, TracedTwice]) -> None:
     from .terminal.tables import by_words
 
     for words, names in by_words((trace_words(one), name) for name, one in traced.items()):
-        say(make_console(), f"second tracer on {names}: {words}")
+        terminal.say(terminal.make_console(), f"second tracer on {names}: {words}")
 
 
 def _show_plan(
@@ -244,29 +232,29 @@ def _show_plan(
     from .terminal.tables import adversary_table, reasons
 
     target = found["target"]
-    say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
+    terminal.say(console, f"Noise multiplier {bound(found['noise_multiplier'], 4)}")
     if target.get("epsilon") is not None:
         aim = f"epsilon {bound(target['epsilon'])} at delta {small(target['delta'])}"
-        say(console, f"Target: {aim} against {target['adversary']}")
+        terminal.say(console, f"Target: {aim} against {target['adversary']}")
     elif (reached := target.get("reached")) is not None:
-        say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
+        terminal.say(console, f"Target: {_risk_words(target, bound(reached, 4))}")
     if (taking := found.get("participation") or found.get("missing")) is not None:
-        say(console, f"Participation: {taking['words']}")
+        terminal.say(console, f"Participation: {taking['words']}")
     if (joined := found.get("joined_within")) is not None:
         rounds = "each round joins" if joined == 1 else f"any {joined} rounds in a row join"
-        say(console, f"Graphs take turns: {rounds} all agents both ways (B = {joined})")
+        terminal.say(console, f"Graphs take turns: {rounds} all agents both ways (B = {joined})")
     console.print(adversary_table(rows))
     # What the advice says in full stands neither among the reasons nor among the warnings.
     words = " ".join(one.words for one in advice)
     said = {row.because for row in rows if row.because in words}
     for line in reasons(row for row in rows if row.because not in said):
-        say(console, line)
+        terminal.say(console, line)
     for line in opinions:
-        say(console, line)
+        terminal.say(console, line)
     _show_advice(advice, console)
     for warning in found["warnings"]:
         if not any(because in warning for because in said):
-            say(console, f"Warning: {warning}")
+            terminal.say(console, f"Warning: {warning}")
 
 
 def _risk_words(target: Mapping[str, Any], reached: str) -> str:
@@ -288,13 +276,13 @@ def _show_advice(advice: Sequence[Advice], console: Console) -> None:
     ):
         if lines:
             console.print()
-            say(console, head)
+            terminal.say(console, head)
         for line in lines:
-            say_indented(console, line)
+            terminal.say_indented(console, line)
 
 
 def _show_sweep(
-    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, format: TextFormat
+    run: Path, sweeps: Sequence[str], overrides: Sequence[str], *, format: terminal.TextFormat
 ) -> None:
     from ..privacy.errors import InputError
     from ..runs.plan.sweep import plan_sweep
@@ -302,12 +290,12 @@ def _show_sweep(
     found = [combination.to_json() for combination in plan_sweep(run, sweeps, overrides=overrides)]
     from .terminal.tables import sweep_markdown, sweep_tables
 
-    if format is TextFormat.JSON:
-        print_json(found)
-    elif format is TextFormat.MARKDOWN:
-        write(sweep_markdown(found), end="")
+    if format is terminal.TextFormat.JSON:
+        terminal.print_json(found)
+    elif format is terminal.TextFormat.MARKDOWN:
+        terminal.write(sweep_markdown(found), end="")
     else:
-        make_console().print(*sweep_tables(found), sep="\n")
+        terminal.make_console().print(*sweep_tables(found), sep="\n")
     if all(one["refused"] is not None for one in found):
         raise InputError(
             f"none of the {len(found)} combinations can be planned; the first: "
@@ -322,14 +310,14 @@ def check_account(
     run: Annotated[
         Path,
         typer.Argument(metavar="RUN", help="A run file, or the folder of a run."),
-        IsThere("no run file at {}"),
+        terminal.IsThere("no run file at {}"),
     ],
-    overrides: Overrides = None,
+    overrides: terminal.Overrides = None,
     seconds: Annotated[
         float, typer.Option(help="How long the second tracer may take, above 0.")
     ] = 60.0,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Check the figures of a run against a second tracer.
 
@@ -339,20 +327,24 @@ def check_account(
     """
     from ..privacy.errors import InputError
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     if not seconds > 0:
         raise InputError(f"--seconds {seconds:g} must be a number above 0")
     from .terminal.progress import waiting
 
-    with waiting(make_console(stderr=True), "check-account", "tracing the algorithm twice"):
+    with waiting(
+        terminal.make_console(stderr=True), "check-account", "tracing the algorithm twice"
+    ):
         from ..runs.errors import ContradictedProof
         from ..runs.plan.opinions import contradicted_trace, second_traces
         from ..training.accounts.summary import Verdict
 
         config, plan = _planned(run, overrides or ())
         found = second_traces(config, plan, seconds=seconds)
-    if format is TableOrJson.JSON:
-        print_json({"run": str(run), "figures": [_row_twice(one) for one in found.values()]})
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(
+            {"run": str(run), "figures": [_row_twice(one) for one in found.values()]}
+        )
     else:
         _show_twice(found)
     if said := contradicted_trace(found):
@@ -394,7 +386,7 @@ def _show_twice(found: dict[str, TracedTwice]) -> None:
     from ..runs.numbers import figure
     from .terminal.tables import rows_table
 
-    console = make_console()
+    console = terminal.make_console()
     rows: list[dict[str, str]] = [
         {
             "adversary": name if one.who == name else f"{name} ({one.who})",
@@ -408,15 +400,15 @@ def _show_twice(found: dict[str, TracedTwice]) -> None:
     console.print(rows_table(rows, title="Joint sensitivity over all rounds, traced twice"))
     for name, one in found.items():
         if one.because:
-            say(console, f"{name}: {one.because}")
+            terminal.say(console, f"{name}: {one.because}")
 
 
 _WIDE = 0.01  # epsilon whose columns are wide
 
 
 def design(
-    run: RunPath,
-    overrides: Overrides = None,
+    run: terminal.RunPath,
+    overrides: terminal.Overrides = None,
     groups: Annotated[
         int | None,
         typer.Option(metavar="B", help="Let B groups of records take turns, one group a round."),
@@ -431,8 +423,8 @@ def design(
         Path | None,
         typer.Option(metavar="FILE", help="Write a run file that trains with this noise."),
     ] = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Find the best noise for a run's graph and rounds.
 
@@ -443,7 +435,7 @@ def design(
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     if kind is not None and out is None:
         raise InputError("--kind says which noise --out writes; give --out FILE too")
     config = load_run_file(run, overrides or (), notice=tell)
@@ -451,14 +443,14 @@ def design(
 
     found = compare(config, groups=groups)
     written = None if out is None else _write_design(config, found, out, kind)
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
         return
     _show_design(found)
     if written is not None:
-        console = make_console()
+        console = terminal.make_console()
         console.print()
-        say(console, f"Written to {out}: {written.kind}, algorithm {written.algorithm}")
+        terminal.say(console, f"Written to {out}: {written.kind}, algorithm {written.algorithm}")
 
 
 def _write_design(config: RunFile, found: Compared, out: Path, kind: str | None) -> Row:
@@ -489,8 +481,8 @@ def _write_design(config: RunFile, found: Compared, out: Path, kind: str | None)
 def _show_design(found: Compared) -> None:
     from ..runs.numbers import bound, small
 
-    console = make_console()
-    say(
+    console = terminal.make_console()
+    terminal.say(
         console,
         f"Every kind at epsilon {bound(found.epsilon)}, delta {small(found.delta)} against "
         f"{found.adversary}; {found.rounds} rounds at sampling rate {found.sampling_rate:g}",
@@ -502,9 +494,9 @@ def _show_design(found: Compared) -> None:
         ("What trains it", _trained(found)),
     ):
         console.print()
-        say(console, title)
+        terminal.say(console, title)
         for line in lines:
-            say_indented(console, line)
+            terminal.say_indented(console, line)
 
 
 def _undone(found: Compared) -> list[str]:
@@ -532,7 +524,7 @@ def _design_table(found: Compared) -> Table:
 
     from ..runs.numbers import bound, figure
 
-    table = make_table("Noise in the models")
+    table = terminal.make_table("Noise in the models")
     table.pad_edge = False  # it is as wide as a terminal
     table.collapse_padding = found.epsilon < _WIDE
     table.add_column("kind", style="bold", no_wrap=True)

@@ -15,19 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import terminal
 from .terminal.signals import stop_of_command
-from .terminal.terminal import (
-    Format,
-    RunPath,
-    TableOrJson,
-    TrustCode,
-    current_log,
-    make_console,
-    print_json,
-    say,
-    trust,
-    write,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,7 +68,7 @@ def new(
     """
     text = template(what, module=None if file is None else file.stem)
     if file is None:
-        write(text, end="")
+        terminal.write(text, end="")
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -91,7 +80,7 @@ def new(
         raise InputError(
             f"{file} is there already and is not written over; name another file"
         ) from None
-    write(f"Written to {file}.")
+    terminal.write(f"Written to {file}.")
 
 
 def template(what: What, *, module: str | None = None) -> str:
@@ -172,7 +161,7 @@ def schema(what: Annotated[SchemaName, typer.Argument(help="What to describe.")]
 
     module, name, title = _MADE[what]
     found = getattr(import_module(f"overhear.{module}"), name)
-    write(json.dumps(schema_of(found, title) if title else found(), indent=2))
+    terminal.write(json.dumps(schema_of(found, title) if title else found(), indent=2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +179,7 @@ class TrainRequest:
 
 
 def train(
-    run: RunPath,
+    run: terminal.RunPath,
     asked: TrainRequest,
     *,
     ranks: Annotated[
@@ -205,8 +194,8 @@ def train(
             help="Longest time that a process may keep the others waiting.",
         ),
     ] = 60.0,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Train, write the ledger, and record intercepted rounds.
 
@@ -218,7 +207,7 @@ def train(
     from ..runs.run_file.tables import check_rounds_device
 
     # What the command line decides, before a run file is read.
-    trust(trust_code)
+    terminal.trust(trust_code)
     if asked.device is not None:
         check_rounds_device(asked.device)
         on_device = f'training.device="{asked.device}"'
@@ -231,7 +220,7 @@ def train(
         given += ["--resume"] * asked.resume + [f"--format={format}"]
         given += ["--trust-code"] * trust_code + [f"--rank-timeout={rank_timeout}"]
         code = launch(
-            [*current_log().options, "train", *given, "--", str(run)],
+            [*terminal.current_log().options, "train", *given, "--", str(run)],
             out=asked.out,
             ranks=ranks,
             timeout=rank_timeout,
@@ -254,7 +243,12 @@ def train(
 
 
 def _train(
-    run: Path, asked: TrainRequest, *, format: TableOrJson, stop: Stop, group: Group | None = None
+    run: Path,
+    asked: TrainRequest,
+    *,
+    format: terminal.TableOrJson,
+    stop: Stop,
+    group: Group | None = None,
 ) -> None:
     from ..runs.run_file.run_file import load_run_file
     from ..runs.stop import tell
@@ -276,7 +270,7 @@ def _train(
     privacy = config.privacy
     limit = None if privacy is None else privacy.epsilon
     delta = None if privacy is None else privacy.delta
-    with train_progress(make_console(stderr=True), limit=limit, delta=delta) as progress:
+    with train_progress(terminal.make_console(stderr=True), limit=limit, delta=delta) as progress:
         # Only now: a bad run file is told without torch, and its import takes a while.
         from ..runs.audit.evidence import keep_trail
         from ..runs.folder.run import train_run
@@ -284,7 +278,7 @@ def _train(
         if asked.resume:
             from ..runs.folder.resume import resume_run
 
-            told = make_console(stderr=format is TableOrJson.JSON)
+            told = terminal.make_console(stderr=format is terminal.TableOrJson.JSON)
             summary = resume_run(
                 config,
                 out,
@@ -296,14 +290,14 @@ def _train(
         else:
             summary = train_run(config, out, progress=progress, group=group, stop=stop)
     keep_trail(run, out)
-    if format is TableOrJson.JSON:
-        print_json(summary.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(summary.dump())
         return
     from .terminal.tables import adversary_table
 
-    console = make_console()
+    console = terminal.make_console()
     console.print(adversary_table(summary.adversaries))
-    say(console, f"The run is in {out}.")
+    terminal.say(console, f"The run is in {out}.")
 
 
 # The command `overhear demo`: train DPDL, attack, audit, report, and the leak that was mended.
@@ -377,7 +371,7 @@ def demo(
     ] = "cpu",
 ) -> None:
     """Train, attack, audit and report on bundled digits, in a minute."""
-    _run_demo(out, make_console(), device=device)
+    _run_demo(out, terminal.make_console(), device=device)
 
 
 def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
@@ -411,7 +405,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
         claim(out)
     limit = tables["privacy"]["epsilon"]
     delta = tables["privacy"]["delta"]
-    say(console, _BEGINS.format(epsilon=limit, delta=small(delta), seconds=_SECONDS))
+    terminal.say(console, _BEGINS.format(epsilon=limit, delta=small(delta), seconds=_SECONDS))
     # Trained, attacked and audited, each of which says how to go on if it is cut off.
     with (
         naming(f"`overhear train {kept} --out {out} --resume`", run_file=kept),
@@ -441,7 +435,7 @@ def _run_demo(out: Path, console: Console, *, device: str = "cpu") -> None:
         console.print(scenario.conclusion + "\n")
     console.print(measured_table(audited))
     _show_leak(config, summary, console)
-    say(console, _meaning(page, limit))
+    terminal.say(console, _meaning(page, limit))
     constant = summary.metrics.constant_accuracy
     console.print(
         f"Accuracy of the consensus model: {accuracy:.1%}; of the most frequent class, given "
@@ -480,9 +474,9 @@ def _show_leak(config: RunFile, summary: TrainSummary, console: Console) -> None
     console.print(rows_table(rows, title="Epsilon of DPDL with the same noise"))
     advice = advise(published, plan)
     for head, what in ((_LEAKS, What.LEAK), ("What mends it:", What.REPAIR)):
-        say(console, head)
+        terminal.say(console, head)
         for words in (one.words for one in advice if one.what is what):
-            say(console, f"  {words}")
+            terminal.say(console, f"  {words}")
 
 
 def _meaning(page: Path, epsilon: float) -> str:
