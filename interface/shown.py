@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
 from ..privacy.errors import InputError
-from ..privacy.files import read_bounded
+from ..privacy.files import opened_picture, read_bounded
 from ..privacy.formats.codec import as_text as json_text
-from ..privacy.formats.pictures import opened_picture
 from ..privacy.formats.toml_text import toml_value
 from ..privacy.plain_text import aligned, html_table, in_columns, markdown_text, plain_lines
 from ..privacy.releases.log import holds_logs

@@ -173,9 +173,9 @@ WITHOUT_FILE = {
     "adapters/flower/record.py",  # sentences that are compared with a new one
     "interface/shown.py",  # copies pictures as they are
     "privacy/releases/chained_file.py",  # appends; ledger.py and log.py read
-    "reports/reproduced/verdicts.py",  # pictures.py, as collect.py copies them
+    "reports/reproduced/verdicts.py",  # files.py, as collect.py copies them
     "reports/reproduced/reproduce.py",  # read_json of codec.py with a key
-    "reports/sweep/plot.py",  # pictures.py
+    "reports/sweep/plot.py",  # files.py
     "runs/attack/layouts.py",  # a bound on memory
     "runs/attack/model.py",  # a type; prior/tensor_file.py reads
     "runs/audit/membership.py",  # copies a file as it is

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from ...privacy.errors import InputError
-from ...privacy.formats.pictures import opened_picture
+from ...privacy.files import opened_picture
 from ...runs.sweep.results import POINTS, PointResult
 from ...training.device.later import torch
 from ..sweep.cells import ROWS, Difference, Mean, attack_name, difference_of, mean_of, own_attack

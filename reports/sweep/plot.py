@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from ...privacy.errors import InputError, needs
-from ...privacy.formats.pictures import opened_picture
+from ...privacy.files import opened_picture
 from ...privacy.plain_text import in_columns, plain
 from ...runs.attack.scenario import shown_pictures
 from ...runs.requests import PlotRequest

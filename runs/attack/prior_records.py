@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...attacks.posterior import MOST, Candidates, Denoiser
 from ...privacy.errors import InputError
-from ...privacy.formats.pictures import opened_picture
+from ...privacy.files import opened_picture
 from ...training.data.columns import Declared
 from ...training.data.readers import pictures_of
 from ...training.data.table import read_inputs, read_table

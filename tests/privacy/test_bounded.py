@@ -44,7 +44,7 @@ from overhear.training.data.readers import read_image_folder
 from overhear.training.data.readers import read_cifar10, read_idx, read_libsvm
 from overhear.training.engine.tensor_file import load_checkpoint
 from overhear.training.engine.transcript import Transcript
-from overhear.privacy.formats.pictures import opened_picture
+from overhear.privacy.files import opened_picture
 from overhear.privacy.releases.person_ledger import read_person_ledger
 from overhear.training.data.table_rows import csv_blocks
 from overhear.training.graphs.topologies import read_graph_file

@@ -28,9 +28,9 @@ from ...privacy.files import (
     check_size,
     count_lines,
     decoding,
+    opened_picture,
     read_bounded,
 )
-from ...privacy.formats.pictures import opened_picture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
