@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...privacy.errors import within
-from ..step.refusals import MOST_STEPS
+from ..step.values import MOST_STEPS
 from .algorithm import Algorithm
 from .dsgd import State, init
 

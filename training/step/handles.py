@@ -25,7 +25,6 @@ from torch import Tensor
 
 from ...privacy.errors import InputError, UndeclaredOperation
 from . import values
-from .refusals import remedy
 from .script import Script, frozen
 
 _MOST = 2**64  # of an integer
@@ -79,7 +78,7 @@ class Handle:
     def _refuse(self, name: str, sentence: str | None = None) -> NoReturn:
         kind = type(self).__name__
         error = UndeclaredOperation(
-            f"{kind}{sentence}" if sentence else f".{name} of {kind}: {remedy(name)}"
+            f"{kind}{sentence}" if sentence else f".{name} of {kind}: {values.remedy(name)}"
         )
         _SCRIPT.__get__(self).refuse(error)
         raise error
@@ -136,7 +135,9 @@ class Handle:
         if isinstance(factor, values.Cohort):
             self._refuse(operation, f" {operation} Cohort: {values.UNSEEN_COHORT}")
         if not isinstance(factor, numbers.Real):
-            self._refuse(operation, f" {operation} {type(factor).__name__}: {remedy(operation)}")
+            self._refuse(
+                operation, f" {operation} {type(factor).__name__}: {values.remedy(operation)}"
+            )
         try:
             number = float(factor)
         except OverflowError:  # an integer that is larger than every float
@@ -184,7 +185,7 @@ class Handle:
         short = name.removeprefix("__").removesuffix("__").removeprefix("r")
         if held is not None and short in ("add", "sub"):
             held._same(torch.empty(0), {"add": "+", "sub": "-"}[short])
-        sentence = f"torch.{name} of {cls.__name__}: {remedy(name)}"
+        sentence = f"torch.{name} of {cls.__name__}: {values.remedy(name)}"
         error = UndeclaredOperation(sentence)
         if held is not None:
             _SCRIPT.__get__(held).refuse(error)

@@ -18,9 +18,8 @@ from torch import Tensor
 from ...privacy.errors import UndeclaredOperation
 from .handles import Agents, Edges, Handle, Server, argument, handle, once, raw, shown
 from .operations import OPERATIONS, Coef, Door, NoiseWatch, Operations, Readers
-from .refusals import foreign_weights
 from .script import Script, check_memory, numbers_of
-from .values import Batch, Cohort, Value, unusual
+from .values import Batch, Cohort, Value, foreign_weights, unusual
 
 V = TypeVar("V", Agents, Edges, Server)
 P = TypeVar("P", Agents, Edges)

@@ -24,8 +24,7 @@ from ...privacy.batches.sampling import Per
 from ...privacy.errors import UndeclaredOperation
 from ...privacy.participation import Draws, Reach
 from ..step.operations import PublicNumbers
-from ..step.refusals import REMEDY
-from ..step.values import SERVER
+from ..step.values import REMEDY, SERVER
 from . import cancellation
 from .sparse_rows import added, diagonal, pruned, scaled_rows, stacked, widened
 
