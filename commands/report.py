@@ -8,21 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .terminal import terminal
 from .terminal.signals import stop_of_command
-from .terminal.terminal import (
-    NO_RUN,
-    Folder,
-    Format,
-    IsThere,
-    TableOrJson,
-    TrustCode,
-    make_console,
-    print_json,
-    say,
-    say_indented,
-    trust,
-    write,
-)
+from .terminal.terminal import make_console, write
 
 if TYPE_CHECKING:
     from ..reports.judgement.gate import Decision
@@ -41,7 +29,7 @@ def report(
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder of a run, or that invert wrote."),
-        IsThere(NO_RUN),
+        terminal.IsThere(terminal.NO_RUN),
     ],
     show_records: Annotated[
         bool, typer.Option("--show-records", help="Show training records, not only public ones.")
@@ -63,7 +51,7 @@ def report(
             help="Add what final models and agents far away tell of a record of this agent.",
         ),
     ] = None,
-    trust_code: TrustCode = False,
+    trust_code: terminal.TrustCode = False,
 ) -> None:
     """Write the report of a run: report.html and privacy.json.
 
@@ -84,7 +72,7 @@ def report(
             )
         _report_of_no_run(other, format)
         return
-    trust(trust_code)
+    terminal.trust(trust_code)
     # Files are written in one go, which a signal does not cut in two.
     if format is FormatName.HTML:
         from .terminal.progress import waiting
@@ -109,7 +97,7 @@ def report(
 
     found = collect(folder, others=total or (), recipients=recipients)
     if format is FormatName.JSON:
-        print_json(found.dump())
+        terminal.print_json(found.dump())
     else:
         from ..reports.document.markdown import report_markdown
 
@@ -129,14 +117,14 @@ def _report_of_no_run(folder: Path, format: FormatName) -> None:
 
 
 def check(
-    folder: Folder,
+    folder: terminal.Folder,
     *,
     policy: Annotated[Path, typer.Option(metavar="POLICY.toml", help="What the run must satisfy.")],
     junit: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the outcome as JUnit XML too.")
     ] = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Check a run against a policy; the exit code is the gate.
 
@@ -160,15 +148,15 @@ def check(
         unfinished(junit, suite=str(folder))
     # The policy says which code of the run is trusted, before the run is opened.
     wanted = load_policy(policy)
-    trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
+    terminal.trust(trust_code, pins=wanted.code.allow, calls=wanted.code.calls)
     decision = _decided(folder, wanted)
     if junit is not None:
         from ..reports.document.markdown import write_junit
 
         write_junit(decision, junit, suite=str(folder))
-    if format is TableOrJson.JSON:
+    if format is terminal.TableOrJson.JSON:
         of, notes = {"run": plain(folder), "policy": plain(policy)}, list(decision.notes)
-        print_json({**of, **decision.dump(), "notes": notes})
+        terminal.print_json({**of, **decision.dump(), "notes": notes})
     else:
         _show_decision(decision, folder, policy)
     raise typer.Exit(decision.exit_code)
@@ -208,12 +196,12 @@ def _show_decision(decision: Decision, folder: Path, policy: Path) -> None:
 
     console = make_console()
     for requirement in decision.requirements:
-        say(console, f"{requirement.outcome.value.upper()}  {requirement.name}")
-        say_indented(console, _unread(requirement.sentence), by=4)
+        terminal.say(console, f"{requirement.outcome.value.upper()}  {requirement.name}")
+        terminal.say_indented(console, _unread(requirement.sentence), by=4)
     for note in decision.notes:
-        say(console, f"Note: {note}")
+        terminal.say(console, f"Note: {note}")
     passed = sum(requirement.outcome.value == "passed" for requirement in decision.requirements)
-    say(
+    terminal.say(
         console,
         f"{_WORDS[decision.exit_code]} ({passed} of {len(decision.requirements)} requirements of "
         f"{_unread(plain(policy))} passed, for {_unread(plain(folder))}).",
@@ -230,7 +218,9 @@ class ComparisonFormat(enum.StrEnum):
 
 def compare(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Folders of runs."), IsThere(NO_RUN)
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs."),
+        terminal.IsThere(terminal.NO_RUN),
     ],
     *,
     format: Annotated[
@@ -239,7 +229,7 @@ def compare(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write there instead of printing.")
     ] = None,
-    trust_code: TrustCode = False,
+    trust_code: terminal.TrustCode = False,
 ) -> None:
     """Compare runs: epsilon, accuracy, attacks and audits.
 
@@ -260,7 +250,7 @@ def compare(
     from .terminal.progress import waiting
     from .terminal.terminal import make_console, write
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     with waiting(make_console(stderr=True), "compare", "computing the figures anew from the runs"):
         from ..reports.compare import compare_runs
 
@@ -286,7 +276,7 @@ def sign(
     folder: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="Folder of a run, or of logs of releases."),
-        IsThere("{} does not exist; name the folder of a run, or of logs"),
+        terminal.IsThere("{} does not exist; name the folder of a run, or of logs"),
     ],
     *,
     key: Annotated[
@@ -318,7 +308,9 @@ Delta = Annotated[
 
 def total(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR", help="Folders of runs."), IsThere(NO_RUN)
+        list[Path],
+        typer.Argument(metavar="DIR", help="Folders of runs."),
+        terminal.IsThere(terminal.NO_RUN),
     ],
     *,
     delta: Delta = None,
@@ -328,8 +320,8 @@ def total(
             "--assume-same-records", help="Count runs on different records as on the same."
         ),
     ] = False,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs on the same records cost.
 
@@ -338,10 +330,10 @@ def total(
     """
     from ..reports.total.total import total_of_runs
 
-    trust(trust_code)
+    terminal.trust(trust_code)
     found = total_of_runs(folders, delta=delta, assume_same_records=assume_same_records)
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
         return
     from ..reports.total.total import sentences
     from .terminal.tables import rows_table, total_rows
@@ -349,7 +341,7 @@ def total(
     console = make_console()
     console.print(rows_table(total_rows(found), title="Who could learn what about one record"))
     for sentence in sentences(found):
-        say(console, sentence)
+        terminal.say(console, sentence)
 
 
 def person(
@@ -369,8 +361,8 @@ def person(
         ),
     ] = None,
     delta: Delta = None,
-    trust_code: TrustCode = False,
-    format: Format = TableOrJson.TABLE,
+    trust_code: terminal.TrustCode = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Add up what several runs cost one person.
 
@@ -380,9 +372,9 @@ def person(
     """
     if not add and not trust_code:
         begin = "begin one with overhear person {} --add DIR"
-        IsThere(f"no ledger of a person at {{}}; {begin}").look(ledgers)
+        terminal.IsThere(f"no ledger of a person at {{}}; {begin}").look(ledgers)
     elif add and len(ledgers) == 1:
-        IsThere(NO_RUN).look(add)
+        terminal.IsThere(terminal.NO_RUN).look(add)
     from ..privacy.errors import InputError
     from ..privacy.plain_text import plain
     from ..reports.total.total import add_runs, person_sentences, person_total
@@ -392,19 +384,21 @@ def person(
             raise InputError(
                 f"--add appends to one ledger, and {len(ledgers)} are named; name the one"
             )
-        trust(trust_code)
+        terminal.trust(trust_code)
         add_runs(ledgers[0], add)
         for folder in add:
-            say(make_console(stderr=True), f"{plain(folder)} was added to {plain(ledgers[0])}.")
+            terminal.say(
+                make_console(stderr=True), f"{plain(folder)} was added to {plain(ledgers[0])}."
+            )
     elif trust_code:
         raise InputError("--trust-code is for the runs of --add; leave it out")
     found = person_total(ledgers, adversary=adversary, delta=delta)
-    if format is TableOrJson.JSON:
-        print_json(found.dump())
+    if format is terminal.TableOrJson.JSON:
+        terminal.print_json(found.dump())
         return
     from .terminal.tables import person_rows, rows_table
 
     console = make_console()
     console.print(rows_table(person_rows(found), title="What was released about one person"))
     for sentence in person_sentences(found):
-        say(console, sentence)
+        terminal.say(console, sentence)

@@ -32,19 +32,8 @@ from ...training.tracing.trace import AlgorithmTrace
 from ..bounds.lower_bounds import Guesses
 from ..checks.reference_sums import Oracle
 from ..checks.result import Check
+from . import canaries as audit_canaries
 from .audited import LinkGuesses
-from .canaries import (
-    LENGTH,
-    CanaryTask,
-    Directions,
-    PlantedGradients,
-    codes_of,
-    drawn_norms,
-    furthest,
-    rounds_with_canaries,
-    with_codes_behind,
-    with_codes_in_place,
-)
 from .canary_noise import CanaryNoise, ObservedNoise, Residue, canary_checks, gathered
 from .scores import BatchRates, LinkScores, Scorer
 
@@ -411,18 +400,20 @@ class CanaryGame(Game):
         *,
         generator: np.random.Generator,
         signs: Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]] | None = None,
-    ) -> tuple[Directions, PlantedGradients]:
+    ) -> tuple[audit_canaries.Directions, audit_canaries.PlantedGradients]:
         """The directions of a run's canaries, and the gradients of records and canaries."""
         objective = self.setting.task or self.setting.model
-        directions = Directions(self.directions, self.dimension, generator=generator)
+        directions = audit_canaries.Directions(self.directions, self.dimension, generator=generator)
         agents, hosts = len(self.setting.shards), len(self.hosts) if self.apart else 1
         long = self.of_each * hosts
-        far = furthest(self.setting.dtype, self.clip_norm)
-        norms = drawn_norms(agents, long, self.directions - long, far=far, generator=generator)
+        far = audit_canaries.furthest(self.setting.dtype, self.clip_norm)
+        norms = audit_canaries.drawn_norms(
+            agents, long, self.directions - long, far=far, generator=generator
+        )
         if self.batch_clipped:
-            norms[:] = LENGTH
-        return directions, PlantedGradients(
-            CanaryTask(objective, directions=directions),
+            norms[:] = audit_canaries.LENGTH
+        return directions, audit_canaries.PlantedGradients(
+            audit_canaries.CanaryTask(objective, directions=directions),
             clip_norm=self.clip_norm,
             generator=generator,
             device=self.setting.device,
@@ -434,7 +425,7 @@ class CanaryGame(Game):
     def codes(self, coins: NDArray[np.bool_], *, together: int | None) -> dict[int, Tensor]:
         """By host the codes of its canaries, as in `codes_of`."""
         return {
-            host: codes_of(
+            host: audit_canaries.codes_of(
                 coin,
                 np.r_[self.own(host)],
                 np.r_[self.own_short(host)],
@@ -472,13 +463,13 @@ class CanaryGame(Game):
         planted = self.codes(coins, together=self.together if sampler is None else None)
         own = self.setting.shards
         if sampler is None:
-            shards = with_codes_behind(own, planted)
+            shards = audit_canaries.with_codes_behind(own, planted)
         else:
             how: dict[str, Any] = {"sampler": sampler, "rounds": self.rounds}
-            shards = with_codes_in_place(own, planted, generator=generator, **how)
+            shards = audit_canaries.with_codes_in_place(own, planted, generator=generator, **how)
         setting = replace(self.setting, shards=shards, users=None)
         how = {"traces": self.traces, "rounds": self.rounds, "gradients": gradients}
-        for happened in rounds_with_canaries(setting, self.bound, **how):
+        for happened in audit_canaries.rounds_with_canaries(setting, self.bound, **how):
             if happened.trace.has_contributions:
                 scorer.add(happened)
             progress(happened.number)

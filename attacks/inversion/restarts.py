@@ -25,14 +25,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...privacy.errors import within
-from ..problem.problem import (
-    Problem,
-    asked_weight,
-    distance_of,
-    gradients_of,
-    is_faster_together,
-    variations,
-)
+from ..problem import problem as gradient_problem
+from ..problem.problem import gradients_of, is_faster_together
 
 # Smooth stand-ins for ReLU and max-pooling, so that a search sees where they switch.
 #
@@ -236,7 +230,7 @@ class Search:
 
 
 def descend(
-    problem: Problem,
+    problem: gradient_problem.Problem,
     search: Search,
     *,
     kept: int = 0,
@@ -254,7 +248,7 @@ def descend(
     """
     # Slopes start where outputs that differ little have them; L-BFGS alone moves these.
     preset, joint = problem.preset, problem.labels is None and not problem.observation.slopes
-    asked, distance = asked_weight(problem), distance_of(problem)
+    asked, distance = gradient_problem.asked_weight(problem), gradient_problem.distance_of(problem)
     looks = {preset.adam_steps * k // 8 for k in range(2, 8)} - {0}
     with Smoothed(preset.softness) as network:
         while search.step < preset.adam_steps:
@@ -274,7 +268,7 @@ def descend(
             if preset.fade is not None:
                 weight *= max(0.0, 1 - done / preset.fade)
             if (weight := max(weight, asked)) > 0:
-                loss = loss + weight * variations(problem, pixels)
+                loss = loss + weight * gradient_problem.variations(problem, pixels)
             slopes = torch.autograd.grad(loss.sum(), [pixels, soft] if joint else [pixels])
             # A step of Adam, at a rate that falls three times.
             search.step += 1

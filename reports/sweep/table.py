@@ -15,17 +15,7 @@ from ...runs.numbers import bound
 from ...runs.sweep.results import PointResult, read_results, read_tuned
 from ...runs.sweep.sweep_file import kept_sweep, points_of
 from ...training.models.metrics import Metrics
-from .cells import (
-    SCORES,
-    Difference,
-    Mean,
-    OverImages,
-    difference_of,
-    mean_of,
-    mean_score,
-    over_images,
-    over_seeds,
-)
+from . import cells as sweep_cells
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,16 +108,16 @@ class Cell:
 
     row: Mapping[str, str]
     column: Mapping[str, str]
-    mean: Mean
-    agents: Mean | None
-    above: Difference | None
+    mean: sweep_cells.Mean
+    agents: sweep_cells.Mean | None
+    above: sweep_cells.Difference | None
     best: bool
     spent: Sequence[Guarantee]
     tuned: Mapping[str, str] = field(default_factory=dict)
     failed: int = 0
     contradicted: int = 0
-    attacked: Mapping[str, OverImages] = field(default_factory=dict)
-    constant: Mean | None = None
+    attacked: Mapping[str, sweep_cells.OverImages] = field(default_factory=dict)
+    constant: sweep_cells.Mean | None = None
 
     def status(self, spent: Guarantee) -> str:
         """Of a figure, in a word; what a run measured may contradict it."""
@@ -220,16 +210,16 @@ def sweep_table(
                 Cell(
                     row=dict(zip(rows, place[1], strict=True)),
                     column=dict(zip(columns, at, strict=True)),
-                    mean=mean_of(list(own.values())),
-                    agents=mean_of(list(agents.values())) if agents else None,
-                    above=None if before is None else difference_of(own, before),
+                    mean=sweep_cells.mean_of(list(own.values())),
+                    agents=sweep_cells.mean_of(list(agents.values())) if agents else None,
+                    above=None if before is None else sweep_cells.difference_of(own, before),
                     best=place in best and _beats(own, constant, VALUES[value]),
-                    constant=mean_of(list(constant.values())) if constant else None,
+                    constant=sweep_cells.mean_of(list(constant.values())) if constant else None,
                     spent=_spent(of),
                     tuned=tuned.get(tuple(of[0].settings.values()), {}),
                     failed=sum(one.state == "failed" for one in of),
                     contradicted=sum(bool(one.contradictions) for one in of),
-                    attacked=over_images(out, of),
+                    attacked=sweep_cells.over_images(out, of),
                 )
             )
             before = own
@@ -266,7 +256,7 @@ def figures_of(
             continue
         found = asked.figure(result.metrics, agents=False)
         if asked.attack:
-            found = mean_score(out, result, asked.attack)
+            found = sweep_cells.mean_score(out, result, asked.attack)
         if (each := asked.figure(result.metrics, agents=True)) is not None:
             agents[result.seed] = each
         if found is not None:
@@ -282,7 +272,7 @@ def _constants(results: Sequence[PointResult], asked: Value) -> dict[int, float]
 
 def _beats(own: Mapping[int, float], constant: Mapping[int, float], asked: Value) -> bool:
     """Whether a line is better than the constant answer, by the interval of its table."""
-    over = difference_of(own, constant)
+    over = sweep_cells.difference_of(own, constant)
     if over is None:
         return True
     better = over.mean > 0 if asked.more else over.mean < 0
@@ -300,7 +290,7 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
     """The best line, and those that cannot be told from it."""
     sign = {True: 1.0, False: -1.0, None: 0.0}[asked.more]
     means = {
-        place: sign * mean_of(list(of.values())).value
+        place: sign * sweep_cells.mean_of(list(of.values())).value
         for place, of in figures.items()
         if of and not any(math.isnan(v) for v in of.values())
     }
@@ -309,7 +299,7 @@ def _best_of(figures: Mapping[_Place, Mapping[int, float]], asked: Value) -> set
     best = max(means, key=lambda place: means[place])
     tied = {best}
     for mean in means:
-        over = difference_of(figures[best], figures[mean])
+        over = sweep_cells.difference_of(figures[best], figures[mean])
         if over is None or not over.is_told:
             tied.add(mean)
     return tied
@@ -341,7 +331,7 @@ _WEAKEST = (Status.PROVEN, Status.HEURISTIC, Status.CANNOT_BE_EXPRESSED, Status.
 
 def _caption(cells: Sequence[Cell], value: str) -> str:
     # Seeds and models that the figures are over.
-    words = [f"{VALUES[value].head}: {over_seeds(cell.mean.count for cell in cells)}"]
+    words = [f"{VALUES[value].head}: {sweep_cells.over_seeds(cell.mean.count for cell in cells)}"]
     if any(cell.agents is not None for cell in cells):
         words.append("of the mean model, and of the mean over the agents' own models")
     text = ", ".join(words) + "."
@@ -350,7 +340,11 @@ def _caption(cells: Sequence[Cell], value: str) -> str:
     if attacked := [of for cell in cells for of in cell.attacked.values()]:
         images = sorted({of.count for of in attacked})
         few = f"{images[0]}" if len(images) == 1 else f"{images[0]} to {images[-1]}"
-        names = [name.upper() for name in SCORES if any(name in cell.attacked for cell in cells)]
+        names = [
+            name.upper()
+            for name in sweep_cells.SCORES
+            if any(name in cell.attacked for cell in cells)
+        ]
         text += (
             f" {', '.join(names)} of the attack on the runs' own messages: mean over n = {few} "
             "images of all seeds, each averaged over scenarios, with a 95 % bootstrap interval."
@@ -410,7 +404,7 @@ def lines_of(table: SweepTable) -> list[dict[str, str]]:
         line["difference"] = _difference(cell.above)
         line |= {f"ε {name}": _epsilon(cell, name) for name in adversaries}
         for name, of in cell.attacked.items():
-            line[f"attack {SCORES[name]}"] = _over_images(of)
+            line[f"attack {sweep_cells.SCORES[name]}"] = _over_images(of)
         for key, chosen in cell.tuned.items():
             line[key] = chosen
         line["n"] = str(cell.mean.count) + (f" ({cell.failed} failed)" if cell.failed else "")
@@ -418,7 +412,7 @@ def lines_of(table: SweepTable) -> list[dict[str, str]]:
     return found
 
 
-def _mean(mean: Mean) -> str:
+def _mean(mean: sweep_cells.Mean) -> str:
     if not mean.count or math.isnan(mean.value):
         return "–" if not mean.count else "diverged"
     error = "" if math.isnan(mean.error) else f" ± {_digits(mean.error)}"
@@ -432,7 +426,7 @@ def _digits(value: float) -> str:
 _SMALL = 0.1  # below it two places behind the point say too little
 
 
-def _difference(found: Difference | None) -> str:
+def _difference(found: sweep_cells.Difference | None) -> str:
     if found is None:
         return ""
     if found.count == 1:
@@ -444,7 +438,7 @@ def _signed(value: float) -> str:
     return f"{value:+.3g}" if 0 < abs(value) < _SMALL else f"{value:+.2f}"
 
 
-def _over_images(found: OverImages) -> str:
+def _over_images(found: sweep_cells.OverImages) -> str:
     if math.isnan(found.low):
         return f"{_figures(found.mean)} (n = 1)"
     return f"{_figures(found.mean)} [{_figures(found.low)}, {_figures(found.high)}]"
@@ -519,10 +513,10 @@ def _latex(heads: Sequence[str], cells: Sequence[Sequence[str]], caption: str) -
 
 
 def _json(table: SweepTable) -> dict[str, object]:
-    def mean(of: Mean | None) -> object:
+    def mean(of: sweep_cells.Mean | None) -> object:
         return of and {"mean": of.value, "standard_error": of.error, "n": of.count}
 
-    def over(of: Difference | None) -> object:
+    def over(of: sweep_cells.Difference | None) -> object:
         return of and {"mean": of.mean, "interval": [of.low, of.high], "n": of.count}
 
     return {

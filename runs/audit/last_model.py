@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from ...attacks.audit.audited import AGAIN, deciding
-from ...attacks.membership.black_box import (
-    SURE,
-    LastModelGame,
-    LastModelMeasured,
-    measure_last_model,
-    worst_start,
-)
+from ...attacks.membership import black_box
+from ...attacks.membership.black_box import SURE
 from ...attacks.membership.roc import ProvenLimit
 from ...privacy.accounting.request import Adjacency
 from ...privacy.errors import InputError, Progress
@@ -133,8 +128,8 @@ def audit_last_model(
     # A canary at the start that shows it best, and the game of runs with it and without.
     records = Examples(built.data.test_inputs, built.data.test_targets)
     replaced = plan.said_of.adjacency is Adjacency.REPLACE_ONE
-    setting, canary = worst_start(built.setting, records, replaced=replaced)
-    game = LastModelGame(
+    setting, canary = black_box.worst_start(built.setting, records, replaced=replaced)
+    game = black_box.LastModelGame(
         setting=setting,
         bound=built.bound(multiplier),
         rounds=config.training.rounds,
@@ -143,7 +138,7 @@ def audit_last_model(
         scripts=plan.scripts,
     )
     seed = secrets.randbits(_SEED_BITS) if seed is None else seed
-    measured = measure_last_model(
+    measured = black_box.measure_last_model(
         game,
         proof.limit,
         runs=asked.runs,
@@ -195,7 +190,7 @@ def raise_last_model(found: evidence.LastModel) -> None:
         raise ContradictedProof("; ".join(said))
 
 
-def _words(found: LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
+def _words(found: black_box.LastModelMeasured, limit: ProvenLimit, *, runs: int) -> str:
     """What follows, and what does not."""
     first = found.bound
     proven = f"epsilon {bound(limit.epsilon)} at delta {small(limit.delta)}"

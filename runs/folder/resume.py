@@ -38,25 +38,12 @@ from ..run_file.build import Built, build
 from ..run_file.run_file import ForeignFolder, RunFile, check_same
 from ..stop import Stop
 from . import folder as run_folder
+from . import records
+from . import released as folder_released
 from .folder import check_sums
 from .ranks import Group
-from .records import (
-    MOST_MEASURED,
-    ExposureFacts,
-    LedgerHeader,
-    Stopped,
-    TrainSummary,
-    header_of,
-    read_metrics,
-)
-from .released import (
-    check_records_file,
-    check_turns,
-    epsilon_of,
-    forget_half_saved,
-    read_released,
-    where_it_goes_on,
-)
+from .records import LedgerHeader
+from .released import epsilon_of
 from .run import Progress, Session, agreed, first_session, plan_session, run_session, summary
 
 Notice = Callable[[str], None]
@@ -74,7 +61,7 @@ def resume_run(
     notice: Notice | None = None,
     group: Group | None = None,
     stop: Stop | None = None,
-) -> TrainSummary:
+) -> records.TrainSummary:
     """Continue a run to its end; a finished one is left as it is.
 
     Args:
@@ -127,11 +114,11 @@ def resume_run(
             ledger.close()
 
 
-def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
+def _continue(session: Session, ledger: Ledger, say: Notice) -> records.TrainSummary:
     out, plan = session.out, session.plan
     # What was released, and the newest checkpoint to go on from.
-    spent = read_released(out)
-    header = header_of(spent)
+    spent = folder_released.read_released(out)
+    header = records.header_of(spent)
     check_ledger(out, spent, plan)
     released = [*spent.numbers, *([] if spent.torn_round is None else [spent.torn_round])]
     start, broken = _newest(out, header, say)
@@ -140,9 +127,9 @@ def _continue(session: Session, ledger: Ledger, say: Notice) -> TrainSummary:
     # Rounds after the checkpoint are released again, which the target has to allow.
     repeated = sorted({number for number in released if number > after})
     _check_repeats(session, repeated)
-    check_turns(out, header, session.built.setting)
+    folder_released.check_turns(out, header, session.built.setting)
     last = affordable_round(session, released, after=after)
-    say(where_it_goes_on(out, plan, after=after, repeated=repeated))
+    say(folder_released.where_it_goes_on(out, plan, after=after, repeated=repeated))
     moved = run_folder.note_device(
         out,
         str(session.built.setting.device),
@@ -203,7 +190,7 @@ def affordable_round(session: Session, released: Sequence[int], *, after: int) -
     return last
 
 
-def _stop(session: Session, last: int, *, again: bool) -> Stopped:
+def _stop(session: Session, last: int, *, again: bool) -> records.Stopped:
     """Write down where the budget ends the run; without any release `again` none can be."""
     p, plan = session.config.privacy, session.plan
     goal = None if p is None else p.goal
@@ -215,7 +202,7 @@ def _stop(session: Session, last: int, *, again: bool) -> Stopped:
     why = "rounds that were released twice have used up the rest"
     if not again:
         why = "the target leaves nothing for a round that is released twice, as the next would be"
-    stopped = Stopped(
+    stopped = records.Stopped(
         round=last,
         rounds=plan.rounds,
         adversary=p.adversary,
@@ -231,17 +218,19 @@ def _stop(session: Session, last: int, *, again: bool) -> Stopped:
     return stopped
 
 
-def _finished(session: Session, say: Notice) -> TrainSummary:
+def _finished(session: Session, say: Notice) -> records.TrainSummary:
     out = session.out
     check_sums(out)
     if session.group is not None:
         session.group.share_start(None)
     say(f"The run in {out} is finished; nothing was changed.")
-    metrics = read_metrics(out / run_folder.METRICS)
+    metrics = records.read_metrics(out / run_folder.METRICS)
     train_summary = summary(session, metrics[-1])
     if not (out / run_folder.STOPPED).is_file():
         return train_summary
-    return train_summary.model_copy(update={"stopped": Stopped.read(out / run_folder.STOPPED)})
+    return train_summary.model_copy(
+        update={"stopped": records.Stopped.read(out / run_folder.STOPPED)}
+    )
 
 
 def check_nothing_released(out: Path) -> None:
@@ -267,7 +256,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
         ValueError: they differ, with the adversary and both figures; or the ledger has none.
     """
     held = header.exposures
-    planned = {name: ExposureFacts.of(one) for name, one in plan.exposures.items()}
+    planned = {name: records.ExposureFacts.of(one) for name, one in plan.exposures.items()}
     if held is None:
         raise InputError(
             "the ledger lacks what each adversary is exposed to, so what was released cannot be "
@@ -296,7 +285,7 @@ def check_exposures(header: LedgerHeader, plan: Plan) -> None:
                 )
 
 
-def _costs(exposure: ExposureFacts | None) -> dict[str, float]:
+def _costs(exposure: records.ExposureFacts | None) -> dict[str, float]:
     return {} if exposure is None else exposure.figures()
 
 
@@ -371,12 +360,12 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
         path.replace(path.with_name(path.name.replace("round-", "broken-")))
     metrics = out / run_folder.METRICS
     if metrics.exists():
-        check_size(metrics, MOST_MEASURED)
+        check_size(metrics, records.MOST_MEASURED)
         with metrics.open("rb") as lines:
             kept = [line.rstrip() for line in lines if _round_of(line) < after]
         write_durably(metrics, b"".join(line + b"\n" for line in kept))
     transcripts = out / run_folder.TRANSCRIPT
-    forget_half_saved(transcripts)
+    folder_released.forget_half_saved(transcripts)
     for number, path in round_files(transcripts):
         if number > after:
             aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
@@ -415,7 +404,7 @@ class AccountedRun:
     @property
     def header(self) -> LedgerHeader:
         """What the ledger says of every release."""
-        return header_of(self.spent)
+        return records.header_of(self.spent)
 
 
 def read_run(folder: Path) -> AccountedRun:
@@ -430,7 +419,7 @@ def read_run(folder: Path) -> AccountedRun:
     run_folder.require(folder, run_folder.RUN)
     config = opened.run_file()
     spent = _spent(folder)
-    check_records_file(folder, header_of(spent))
+    folder_released.check_records_file(folder, records.header_of(spent))
     built = build(config, device=torch.device("cpu"))  # where the run's own may not be there
     plan = make_plan(config, graph=built.setting.graph, batch_size=built.batch_size, begun=True)
     check_ledger(folder, spent, plan)
@@ -440,7 +429,7 @@ def read_run(folder: Path) -> AccountedRun:
 def _spent(folder: Path) -> Spent:
     """The ledger of a run that released something."""
     if (folder / run_folder.LEDGER).exists():
-        return read_released(folder)
+        return folder_released.read_released(folder)
     check_nothing_released(folder)
     raise FileNotFoundError(
         f"{folder} has no {run_folder.LEDGER}, so nothing was released and there is nothing to "
@@ -457,7 +446,7 @@ def check_ledger(folder: Path, spent: Spent, plan: Plan) -> None:
     Raises:
         ValueError: they do not belong together.
     """
-    header = header_of(spent)
+    header = records.header_of(spent)
     if header.run_file != run_folder.digest(folder / run_folder.RUN):
         raise InputError(
             f"{folder / run_folder.RUN} is not the run file that the ledger was written for, so "

@@ -33,32 +33,17 @@ from ...privacy.errors import InputError, InputTypeError, all_problems
 from ...privacy.files import check_links
 from ...privacy.formats.toml_text import NotToml, parse_toml, read_toml
 from . import cross_checks
+from . import tables as tables_of_file
 from .data_table import DataTable
 from .hyper_parameters import sentences, settings_schema
 from .privacy_table import PrivacyTable, ReportTable
-from .tables import (
-    ATTACK_KEYS,
-    OWN_KEYS,
-    AlgorithmTable,
-    AttackTable,
-    AuditTable,
-    Call,
-    Count,
-    GraphTable,
-    InterceptTable,
-    ModelTable,
-    Seed,
-    Table,
-    TrainingTable,
-    calls_of,
-    with_names,
-)
+from .tables import AlgorithmTable
 from .trust import NamedPath, ask, check_after, check_before, check_path, is_of_folder, say_of
 
 # The table of a run file that says who takes part in which round, or how many may be missing.
 
 
-class ParticipationTable(Table):
+class ParticipationTable(tables_of_file.Table):
     """[participation]: who takes part in which round, by a public list; else everybody in all.
 
     The list is fixed before the run. It amplifies nothing, since whoever reads links sees who
@@ -70,13 +55,13 @@ class ParticipationTable(Table):
 
     probability: Annotated[float, Field(gt=0, le=1)] | None = None
     """Probability of each agent to take part in each round, drawn from the seed."""
-    agents_per_round: Count | None = None
+    agents_per_round: tables_of_file.Count | None = None
     """Instead of probability: how many agents take part in each round, drawn from the seed."""
     path: str | None = None
     """Instead of both: file with a row a round; .csv of 1 and 0, or .json."""
-    missing: Count | None = None
+    missing: tables_of_file.Count | None = None
     """Instead of a list: how many agents, any, may be missing from any round unforeseen."""
-    seed: Seed = 0
+    seed: tables_of_file.Seed = 0
     """Public seed of a list that is drawn."""
 
     @model_validator(mode="after")
@@ -108,7 +93,7 @@ class ParticipationTable(Table):
 _RUN = "run.toml"
 
 
-class RunFile(Table):
+class RunFile(tables_of_file.Table):
     """A whole run file, checked and with every default resolved.
 
     Raises:
@@ -124,15 +109,15 @@ class RunFile(Table):
     """
 
     data: DataTable
-    graph: GraphTable = GraphTable()
-    model: ModelTable
+    graph: tables_of_file.GraphTable = tables_of_file.GraphTable()
+    model: tables_of_file.ModelTable
     algorithm: AlgorithmTable
     privacy: PrivacyTable | None = None
-    training: TrainingTable
+    training: tables_of_file.TrainingTable
     participation: ParticipationTable | None = None
-    intercept: InterceptTable = InterceptTable()
-    attack: AttackTable = AttackTable()
-    audit: AuditTable = AuditTable()
+    intercept: tables_of_file.InterceptTable = tables_of_file.InterceptTable()
+    attack: tables_of_file.AttackTable = tables_of_file.AttackTable()
+    audit: tables_of_file.AuditTable = tables_of_file.AuditTable()
     report: ReportTable | None = None
 
     @model_validator(mode="after")
@@ -171,7 +156,7 @@ class RunFile(Table):
             )
         if problems:
             raise InputError("\n".join(problems))
-        resolved: dict[str, Table | None] = {
+        resolved: dict[str, tables_of_file.Table | None] = {
             "model": model,
             "privacy": privacy,
             "intercept": intercept,
@@ -184,10 +169,10 @@ class RunFile(Table):
         """In which rounds one record may take part."""
         return EVERY if self.privacy is None else pattern_of(self.privacy.participation)
 
-    def default_attack(self) -> AttackTable:
+    def default_attack(self) -> tables_of_file.AttackTable:
         """[attack] as it is where the run file does not say anything about it."""
         found, _ = cross_checks.resolved_attack(
-            AttackTable(),
+            tables_of_file.AttackTable(),
             self.intercept,
             algorithm=self.algorithm.name,
             agents=self.data.agents,
@@ -287,7 +272,7 @@ def _of_folder(
     held = check_before(folder.path, calls)
     say_of(calls, notice)
     if "attack.denoiser" in given:
-        ask(_calls(values, ATTACK_KEYS))
+        ask(_calls(values, tables_of_file.ATTACK_KEYS))
     try:
         run_file = validated(values, where=str(path))
     except InputError as error:
@@ -306,9 +291,11 @@ def _values(path: Path) -> dict[str, object]:
     return read_toml(path)
 
 
-def _calls(values: Mapping[str, object], keys: Sequence[tuple[str, str]] = OWN_KEYS) -> list[Call]:
+def _calls(
+    values: Mapping[str, object], keys: Sequence[tuple[str, str]] = tables_of_file.OWN_KEYS
+) -> list[tables_of_file.Call]:
     handed = {"data": DataTable.handed, "algorithm": AlgorithmTable.handed}
-    return calls_of(values, keys, handed=handed)
+    return tables_of_file.calls_of(values, keys, handed=handed)
 
 
 def named_paths(values: Mapping[str, object]) -> list[NamedPath]:
@@ -317,7 +304,11 @@ def named_paths(values: Mapping[str, object]) -> list[NamedPath]:
     for name, field in RunFile.model_fields.items():
         held = values.get(name)
         for table in (field.annotation, *get_args(field.annotation)):
-            if isinstance(held, Mapping) and isinstance(table, type) and issubclass(table, Table):
+            if (
+                isinstance(held, Mapping)
+                and isinstance(table, type)
+                and issubclass(table, tables_of_file.Table)
+            ):
                 # Of a table of columns `target` is one of them.
                 keys = [k for k in table.paths if k != "target" or held.get("name") == "npy"]
                 given = [(key, held.get(key)) for key in keys]
@@ -340,7 +331,7 @@ def read_tables(
     Raises:
         ValueError: with one sentence for each problem.
     """
-    named = with_names(values)
+    named = tables_of_file.with_names(values)
     merge_overrides(named, overrides)
     return _asked(named, where=where)
 
@@ -350,14 +341,14 @@ def _asked(
 ) -> RunFile:
     """A run file that the user gives: what it names is the user's, as written and as resolved."""
     ask(_calls(values), named_paths(values), notice)
-    ask(_calls(values, ATTACK_KEYS))  # said where it runs
+    ask(_calls(values, tables_of_file.ATTACK_KEYS))  # said where it runs
     run_file = validated(values, where=where)
     entries = run_file.tables()
     ask(_calls(entries), named_paths(entries))
     return run_file
 
 
-def own_calls(run_file: RunFile) -> list[Call]:
+def own_calls(run_file: RunFile) -> list[tables_of_file.Call]:
     """The names of one's own in a run file that say what the run is, with what it hands them."""
     return _calls(run_file.tables())
 
@@ -400,7 +391,11 @@ def check_same(config: RunFile, path: Path) -> None:
     kept = ForeignFolder(path.parent).run_file()
     where = config.training.model_copy(update={"device": kept.training.device})
     config = config.model_copy(update={"training": where})
-    unread = {"attack": config.default_attack(), "audit": AuditTable(), "report": None}
+    unread = {
+        "attack": config.default_attack(),
+        "audit": tables_of_file.AuditTable(),
+        "report": None,
+    }
     for table in type(config).model_fields:
         mine, theirs = (getattr(run, table) for run in (config, kept))
         given, held = ({} if t is None else t.entries() for t in (mine, theirs))

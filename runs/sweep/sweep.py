@@ -12,22 +12,9 @@ from pathlib import Path
 from ...privacy.errors import InputError, Progress
 from ...privacy.files import check_links, lock, make_folder, write_durably
 from ..stop import Stop
+from . import results as sweep_results
 from .engine import Engine, Task, digest_of
-from .results import (
-    LOCKS,
-    POINTS,
-    RESULTS,
-    Part,
-    PointResult,
-    append_to_index,
-    points_meant,
-    read_result,
-    read_results,
-    read_tuned,
-    write_index,
-    write_result,
-    write_tuned,
-)
+from .results import write_result
 from .sweep_file import (
     SWEEP,
     Choice,
@@ -57,12 +44,12 @@ class Swept:
     """
 
     out: Path
-    results: list[PointResult]
+    results: list[sweep_results.PointResult]
     ran: int
     left: int
 
     @property
-    def failed(self) -> list[PointResult]:
+    def failed(self) -> list[sweep_results.PointResult]:
         """Those that failed."""
         return [result for result in self.results if result.state == "failed"]
 
@@ -88,7 +75,7 @@ def run_sweep(
     base: Mapping[str, object],
     out: Path,
     *,
-    only: Part = (),
+    only: sweep_results.Part = (),
     engine: Engine | None = None,
     retry: bool = False,
     progress: Progress | None = None,
@@ -115,7 +102,7 @@ def run_sweep(
     # The runs that are known before any tuning, and settings that no run can have.
     _check_base(sweep, base)
     tried = tried_of(sweep)
-    tuning, reported = points_meant(sweep, only)
+    tuning, reported = sweep_results.points_meant(sweep, only)
     first = tuning or reported
     refused = check_points(base, first)
     _check_share(sweep, base, [one for one in tuning if shown(one) not in refused])
@@ -130,27 +117,27 @@ def run_sweep(
         stop=stop,
         refused=refused,
     )
-    for name in (POINTS, RESULTS, LOCKS):
+    for name in (sweep_results.POINTS, sweep_results.RESULTS, sweep_results.LOCKS):
         make_folder(out / name)
     # One process at a time; what stands in the folder is of the same sweep.
     with _sole(out):
         before = points_of(sweep, _kept_choices(sweep, base, out, tried))
         _check_same(out, base, [*(point for one in tried for point in one.points), *before])
         write_durably(out / SWEEP, file_text(sweep, base).encode())
-        write_index(out, read_results(out))
+        sweep_results.write_index(out, sweep_results.read_results(out))
         stop.note("the same command goes on with the runs that have not ended")
         # Tuning first, then all runs at the settings chosen.
         _run(work, tuning)
         tuned = _tuned(sweep, base, out, tried)
-        _, points = points_meant(sweep, only, tuned)
+        _, points = sweep_results.points_meant(sweep, only, tuned)
         chosen = [one for one in points if sweep.tune is None or _row_of(one) in tuned]
         for one in points:
             if one not in chosen:
-                _note(work, PointResult.failed(one, _UNTUNED))
+                _note(work, sweep_results.PointResult.failed(one, _UNTUNED))
         _run(work, chosen)
         stop.finish()
-        results = read_results(out)
-        write_index(out, results)
+        results = sweep_results.read_results(out)
+        sweep_results.write_index(out, results)
     return Swept(out=out, results=results, ran=work.ran, left=work.total - work.done)
 
 
@@ -196,7 +183,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
     # What has ended counts, what no run can have is noted, and the rest is a task.
     tasks = []
     for point in points:
-        point_result = read_result(work.out, point.name)
+        point_result = sweep_results.read_result(work.out, point.name)
         if (
             point_result is not None
             and (point_result.state == "done" or not work.retry)
@@ -204,7 +191,7 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
         ):
             work.done += 1
         elif (why := work.refused.get(shown(point))) is not None:
-            _note(work, PointResult.failed(point, why))
+            _note(work, sweep_results.PointResult.failed(point, why))
         else:
             tasks.append(
                 Task(
@@ -218,18 +205,18 @@ def _run(work: _Work, points: Sequence[Point]) -> None:
     if not tasks:
         return
     for task, why in work.engine.run(tasks, lambda result: _ended(work, result)):
-        _note(work, PointResult.failed(task.point, why))
+        _note(work, sweep_results.PointResult.failed(task.point, why))
 
 
-def _note(work: _Work, result: PointResult) -> None:
+def _note(work: _Work, result: sweep_results.PointResult) -> None:
     write_result(work.out, result)
     _ended(work, result)
 
 
-def _ended(work: _Work, result: PointResult) -> None:
+def _ended(work: _Work, result: sweep_results.PointResult) -> None:
     work.done += 1
     work.ran += 1
-    append_to_index(work.out, result)
+    sweep_results.append_to_index(work.out, result)
     if work.progress is not None:
         words = settings_words(result.settings)
         state = "" if result.state == "done" else " failed"
@@ -250,7 +237,7 @@ def _check_folder(out: Path) -> None:
         )
 
 
-_OURS = (POINTS, RESULTS, LOCKS)
+_OURS = (sweep_results.POINTS, sweep_results.RESULTS, sweep_results.LOCKS)
 
 
 def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) -> None:
@@ -262,7 +249,7 @@ def _check_same(out: Path, base: Mapping[str, object], points: Sequence[Point]) 
     if not (out / SWEEP).is_file():
         return
     by_name = {point.name: point for point in points}
-    for point_result in read_results(out):
+    for point_result in sweep_results.read_results(out):
         point = by_name.get(point_result.name)
         if point is None:
             _refuse_other(out, f"holds {point_result.name}, which is no run of this one")
@@ -280,7 +267,7 @@ def _refuse_other(out: Path, what: str) -> None:
 @contextmanager
 def _sole(out: Path) -> Iterator[None]:
     """Keep a second command away from the folder."""
-    with (out / LOCKS / ".sweep").open("a") as file:
+    with (out / sweep_results.LOCKS / ".sweep").open("a") as file:
         if not lock(file.fileno()):
             raise InputError(f"another process runs the sweep in {out}; wait until it ends")
         yield
@@ -298,7 +285,9 @@ def _tuned(
         best = _best(out, [one for one in tried if one.row == row]) if name not in found else None
         if best is not None:
             found[name] = best.chosen
-    write_tuned(out, [(rows[n], {k: c.shown for k, c in of.items()}) for n, of in found.items()])
+    sweep_results.write_tuned(
+        out, [(rows[n], {k: c.shown for k, c in of.items()}) for n, of in found.items()]
+    )
     return found
 
 
@@ -309,7 +298,7 @@ def _kept_choices(
 
     What tuned.jsonl lacks, because it was removed, is read off the runs that were made with it.
     """
-    before = {tuple(row.values()): chosen for row, chosen in read_tuned(out)}
+    before = {tuple(row.values()): chosen for row, chosen in sweep_results.read_tuned(out)}
     found = {
         name: one.chosen
         for one in tried
@@ -318,9 +307,9 @@ def _kept_choices(
     }
     if sweep.tune is None:
         return found
-    held: dict[_Row, PointResult] = {}
+    held: dict[_Row, sweep_results.PointResult] = {}
     for point in points_of(sweep, {}):
-        kept = None if _row_of(point) in found else read_result(out, point.name)
+        kept = None if _row_of(point) in found else sweep_results.read_result(out, point.name)
         if kept is not None and kept.run_file:
             held[_row_of(point)] = kept
     for one in tried:
@@ -336,7 +325,7 @@ def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
     """What did best on the validation records in the mean; the first of several that did."""
     best, top = None, -math.inf
     for value in values:
-        results = [read_result(out, point.name) for point in value.points]
+        results = [sweep_results.read_result(out, point.name) for point in value.points]
         goals = [
             goal_of(result) for result in results if result is not None and result.state == "done"
         ]
@@ -348,7 +337,7 @@ def _best(out: Path, values: Sequence[Tried]) -> Tried | None:
     return best
 
 
-def goal_of(result: PointResult) -> float:
+def goal_of(result: sweep_results.PointResult) -> float:
     """What tuning makes large: the mean model's accuracy, or less its error where there is none."""
     metrics = result.metrics
     if metrics is None:

@@ -29,19 +29,8 @@ from torch.nn.functional import cross_entropy, group_norm, layer_norm
 from ...privacy.errors import InputError, InputTypeError
 from ..device.precision import elements_at_once
 from ..models.parameters import flatten, unflatten
-from . import linear_conv
-from .clipping import (
-    Examples,
-    Pass,
-    Span,
-    Summed,
-    clip_factors,
-    finite_only,
-    gather,
-    joined,
-    squared_norms,
-    total_squares,
-)
+from . import clipping, linear_conv
+from .clipping import gather, squared_norms
 
 # GroupNorm and LayerNorm: gradients of the scale and the shift, which are small and kept whole.
 #
@@ -78,8 +67,8 @@ class Affine:
 
     def kept(self, squares: Tensor) -> Affine:
         """See `Factors.kept`."""
-        biases = None if self.biases is None else finite_only(self.biases, squares)
-        return replace(self, weights=finite_only(self.weights, squares), biases=biases)
+        biases = None if self.biases is None else clipping.finite_only(self.biases, squares)
+        return replace(self, weights=clipping.finite_only(self.weights, squares), biases=biases)
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -170,7 +159,7 @@ class Lookup:
 
     def kept(self, squares: Tensor) -> Lookup:
         """See `Factors.kept`."""
-        return replace(self, signals=finite_only(self.signals, squares))
+        return replace(self, signals=clipping.finite_only(self.signals, squares))
 
     def add_sum(self, row: Tensor, *, weights: Tensor | None, examples: slice) -> None:
         """See `Factors.add_sum`."""
@@ -413,7 +402,7 @@ class BookKeeping:
         self._shape: torch.Size | None = None  # of the example that was measured
         self._first: nn.Conv2d | None = None
 
-    def prepare(self, examples: Examples, *, uses: int) -> Examples:
+    def prepare(self, examples: clipping.Examples, *, uses: int) -> clipping.Examples:
         """Turn images' channels inwards, and cut their patches if more models than one use them.
 
         Args:
@@ -434,7 +423,9 @@ class BookKeeping:
         """Most examples of one pass."""
         return max(elements_at_once(device) // self._elements, 1)
 
-    def add(self, out: Tensor, points: Tensor, passes: Sequence[Pass], of: Summed) -> None:
+    def add(
+        self, out: Tensor, points: Tensor, passes: Sequence[clipping.Pass], of: clipping.Summed
+    ) -> None:
         """Add the sums at one point of each owner, points (1, A, D), to the rows (E, D).
 
         Its coefficient is one number: signals belong to no coordinate.
@@ -442,12 +433,14 @@ class BookKeeping:
         for work in passes:
             self._add_one(out, points[0, work.owner], work.spans, of)
 
-    def _add_one(self, out: Tensor, flat: Tensor, spans: Sequence[Span], of: Summed) -> None:
+    def _add_one(
+        self, out: Tensor, flat: Tensor, spans: Sequence[clipping.Span], of: clipping.Summed
+    ) -> None:
         (coefficient,), examples = of.coefficients, of.examples
         inputs = gather(examples.inputs, spans)
         # Patches that do not lie side by side are faster cut anew than copied together.
         shared = None
-        if examples.patches is not None and joined(spans):
+        if examples.patches is not None and clipping.joined(spans):
             shared = gather(examples.patches, spans)
         # Gradients of single examples stay in factors, layer by layer.
         layers = []
@@ -466,8 +459,8 @@ class BookKeeping:
         # Factors of clipping, by the norm over all layers.
         factors = None
         if of.clip_norm is not None:
-            squares = total_squares([layer.squared_norms() for layer in layers])
-            factors = clip_factors(squares, of.clip_norm, drops=of.drops)  # (B,)
+            squares = clipping.total_squares([layer.squared_norms() for layer in layers])
+            factors = clipping.clip_factors(squares, of.clip_norm, drops=of.drops)  # (B,)
             if of.drops:
                 layers = [layer.kept(squares) for layer in layers]
         # Each span's clipped sum goes into a row of its own.

@@ -37,21 +37,9 @@ from ..device.precision import full_precision, make_room, too_large
 from ..models.losses import FailedForward
 from ..models.parameters import copied, validate_model
 from ..models.tasks import Task
+from . import clipping
 from .choice import BY_LAYER, choose, disagreement, network_size, with_layers
-from .clipping import (
-    Coefficient,
-    Examples,
-    Kernel,
-    Loop,
-    OfModel,
-    OfTask,
-    Summed,
-    Vmap,
-    check_clip_norm,
-    check_finite,
-    plan_passes,
-    stack,
-)
+from .clipping import check_finite
 from .counts import OwnCode
 from .examples_independent import Separate
 
@@ -73,7 +61,7 @@ class ClippedSums(Protocol):
         batches: Sequence[Batch],
         *,
         clip_norm: float | None,
-        coefficients: Sequence[Coefficient] = (1.0,),
+        coefficients: Sequence[clipping.Coefficient] = (1.0,),
         pairs_of_run: int | None = None,
     ) -> Tensor:
         """See `PairGradients.clipped_sums`."""
@@ -143,17 +131,17 @@ class PairGradients:
         self._asked, self._agents, self._batch_size = layout, agents, batch_size
         self._settled = layout in ("vmap", "loop") or network is None
         # vmap or the loop serves any case; layouts by layer are settled by the first examples.
-        objective: OfModel | OfTask
+        objective: clipping.OfModel | clipping.OfTask
         if network is None:
-            objective = OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
+            objective = clipping.OfTask(model)  # type: ignore[arg-type]  # not a network, hence a task
         else:
             self._model = copied(network).to(self.device, self.dtype)
-            objective = OfModel(self._model)
+            objective = clipping.OfModel(self._model)
         self.parameters = objective.size
         self._own_code = OwnCode(model if network is None else self._model)
-        vmap = Vmap(objective, joins=not self._own_code.is_there)
-        self._combined: Kernel = Loop(objective) if layout == "loop" else vmap
-        self._kernel: Kernel = self._combined
+        vmap = clipping.Vmap(objective, joins=not self._own_code.is_there)
+        self._combined: clipping.Kernel = clipping.Loop(objective) if layout == "loop" else vmap
+        self._kernel: clipping.Kernel = self._combined
         self._layout: Layout = "loop" if layout == "loop" else "vmap"
         self._layered: nn.Module | None = None  # the network, as layers that have a rule
         if layout in BY_LAYER:
@@ -184,7 +172,7 @@ class PairGradients:
         batches: Sequence[Batch],
         *,
         clip_norm: float | None,
-        coefficients: Sequence[Coefficient] = (1.0,),
+        coefficients: Sequence[clipping.Coefficient] = (1.0,),
         pairs_of_run: int | None = None,
         checked: bool = True,
     ) -> Tensor:
@@ -213,7 +201,7 @@ class PairGradients:
                 after many calls without one.
         """
         # Shapes and indices of points, coefficients and pairs.
-        check_clip_norm(clip_norm)
+        clipping.check_clip_norm(clip_norm)
         if len(self._unchecked) >= _UNCHECKED_CALLS:
             self.check()
         points = models.detach().to(self.device, self.dtype)
@@ -237,7 +225,7 @@ class PairGradients:
         uses = sum(sizes[d] for d in receivers)
         if not uses:
             return out
-        examples = stack(batches, device=self.device, dtype=self.dtype)
+        examples = clipping.stack(batches, device=self.device, dtype=self.dtype)
         # The layout is settled by the first examples that come.
         if not self._settled:
             # Before its forward runs on tensors without values, which it might keep.
@@ -258,8 +246,10 @@ class PairGradients:
                 drops = self.drops and self._deferred and clip_norm is not None
                 prepared = kernel.prepare(examples, uses=uses)
                 limit = kernel.examples_at_once(self.device)
-                passes = plan_passes(senders, receivers, sizes=sizes, limit=limit)
-                kernel.add(out, points, passes, Summed(prepared, coefficients, clip_norm, drops))
+                passes = clipping.plan_passes(senders, receivers, sizes=sizes, limit=limit)
+                kernel.add(
+                    out, points, passes, clipping.Summed(prepared, coefficients, clip_norm, drops)
+                )
 
             if kernel is self._combined:  # the others run no code of the user
                 with self._own_code.watched(kernel, points[0, senders[0]], examples):
@@ -298,7 +288,7 @@ class PairGradients:
         batch: Batch,
         *,
         clip_norm: float | None,
-        coefficients: Sequence[Coefficient],
+        coefficients: Sequence[clipping.Coefficient],
     ) -> Tensor:
         """(D,) the sum over a batch that was not finite, without the examples that make it so."""
         inputs, targets = batch
@@ -343,7 +333,7 @@ class PairGradients:
             for finite, senders, receivers in waiting:
                 check_finite(finite, senders, receivers)
 
-    def _fits(self, coefficient: Coefficient) -> bool:
+    def _fits(self, coefficient: clipping.Coefficient) -> bool:
         if isinstance(coefficient, Tensor):
             right = coefficient.shape == (self.parameters,)
             # On a device the sums that it enters are checked in its place.
@@ -352,7 +342,7 @@ class PairGradients:
         return math.isfinite(coefficient)
 
     def _settle(
-        self, point: Tensor, examples: Examples, *, owners: int, pairs: int, batch: float
+        self, point: Tensor, examples: clipping.Examples, *, owners: int, pairs: int, batch: float
     ) -> None:
         """Take the layout asked for, or the rule's first that agrees with the loop; else vmap.
 
@@ -397,7 +387,7 @@ class PairGradients:
                 raise InputError(f"{name} fails: {reason}; use layout='vmap' or 'auto'")
         self._settled = True
 
-    def _takes(self, examples: Examples) -> bool:
+    def _takes(self, examples: clipping.Examples) -> bool:
         """Whether the layout in use takes examples of this shape; a graph is of one shape."""
         layered = self._layered
         return not isinstance(layered, Separate) or layered.shape == examples.inputs.shape[1:]

@@ -24,26 +24,10 @@ from torch import Tensor
 from ...privacy.batches.sampling import Per, Scheme, scheme_of_cohort, size_of_cohort
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, whole
 from ..graphs.graph import Graph
+from . import values as step_values
 from .purity import PureFunction
 from .script import remembered
-from .values import (
-    NUMBERS,
-    UNSEEN_COHORT,
-    Agents,
-    Batch,
-    Cohort,
-    Edges,
-    LocalSteps,
-    Quantile,
-    Server,
-    Value,
-    check_holder,
-    checked_batch,
-    checked_number,
-    checked_rate,
-    clip_norm_of,
-    kept_of,
-)
+from .values import Agents, Edges
 
 # Random numbers that everybody may know: masks, roundings, directions of a seed that is public.
 #
@@ -151,7 +135,7 @@ def checked_scale(rows: Tensor) -> list[float]:
     return found
 
 
-V = TypeVar("V", Agents, Edges, Server)
+V = TypeVar("V", Agents, Edges, step_values.Server)
 P = TypeVar("P", Agents, Edges)
 Coef = float | tuple[float, ...]  # of a point, or of each of its blocks
 Values = tuple[Any, ...]  # what is given by position
@@ -188,7 +172,7 @@ class Operation(NamedTuple):
         hides: whether the value after its function is a secret, which no one reads after all.
     """
 
-    takes: tuple[type[Value], ...] = ()
+    takes: tuple[type[step_values.Value], ...] = ()
     readers: Readers = Readers.HOLDER
     apart: Apart = Apart.LINKS
     check: Callable[[Door, Values, How], tuple[Values, How]] | None = None
@@ -199,7 +183,7 @@ class Operation(NamedTuple):
 class NoiseWatch(Protocol):
     """Is shown every noise as the step gets it, and stops a round whose noise is wrong."""
 
-    def note(self, value: Value, *, std: float, factor: Tensor | None) -> None:
+    def note(self, value: step_values.Value, *, std: float, factor: Tensor | None) -> None:
         """Take note of what an operation `noise` gave, and of what was asked for."""
         ...
 
@@ -274,11 +258,11 @@ class Operations(ABC):
 
     # Where kinds of round do not differ.
 
-    def draw(self, batch: Batch) -> Batch:
+    def draw(self, batch: step_values.Batch) -> step_values.Batch:
         """See `Round.draw`."""
         return batch
 
-    def cohort(self, cohort: Cohort) -> Cohort:
+    def cohort(self, cohort: step_values.Cohort) -> step_values.Cohort:
         """See `Round.cohort`."""
         return cohort
 
@@ -304,8 +288,8 @@ class Door:
 
     def __init__(self, operations: Operations) -> None:
         self.operations = operations
-        self.batches: list[tuple[Batch, Batch]] = []  # `Drawn`
-        self.cohorts: list[tuple[Cohort, Cohort]] = []
+        self.batches: list[tuple[step_values.Batch, step_values.Batch]] = []  # `Drawn`
+        self.cohorts: list[tuple[step_values.Cohort, step_values.Cohort]] = []
         self.public_calls = 0
 
     def do(self, name: str, values: Values, how: How) -> Any:
@@ -318,25 +302,25 @@ class Door:
         row, alone = OPERATIONS[name], not any(isinstance(one, tuple) for one in values)
         for value in values if row.takes else ():
             if not isinstance(value, PureFunction):
-                check_holder(name, value, *row.takes)
+                step_values.check_holder(name, value, *row.takes)
         if "block" in how:
-            how = {**how, "block": whole("block", how["block"], f"[{NUMBERS}, inf)")}
+            how = {**how, "block": whole("block", how["block"], f"[{step_values.NUMBERS}, inf)")}
         if row.check is not None:
             values, how = row.check(self, values, how)
         made = self.operations.do(name, values, how)
         return made[0] if isinstance(made, tuple) and alone else made
 
 
-def values_in(given: object) -> Iterator[Value]:
+def values_in(given: object) -> Iterator[step_values.Value]:
     """The values among what an operation is given, in their order."""
-    if isinstance(given, Value):
+    if isinstance(given, step_values.Value):
         yield given
     elif isinstance(given, tuple | list):
         for one in given:
             yield from values_in(one)
 
 
-def read_by_others(name: str, values: Values, how: How) -> list[Value]:
+def read_by_others(name: str, values: Values, how: How) -> list[step_values.Value]:
     """What an operation is given that others than its holder may read, or that it hides from them.
 
     >>> x = Agents(torch.zeros(3, 2))
@@ -373,37 +357,39 @@ def _draw(door: Door, values: Values, how: How) -> tuple[Values, How]:
     rate = how["sampling_rate"]
     if rate is not None:
         remedy = "a probability; leave it out for the run's own rate"
-        rate = checked_number("sampling_rate", rate, least=0.0, most=1.0, remedy=remedy)
+        rate = step_values.checked_number("sampling_rate", rate, least=0.0, most=1.0, remedy=remedy)
     per = Per(how.get("per", Per.RECORD))
-    given = Batch(call=len(door.batches), sampling_rate=rate, per=per)
+    given = step_values.Batch(call=len(door.batches), sampling_rate=rate, per=per)
     door.batches.append((given, replace(given)))
     return (given,), {}
 
 
 def _clipped_sums(door: Door, values: Values, how: How) -> tuple[Values, How]:
     parts, per = how.get("parts"), Per(how.get("per", Per.RECORD))
-    within = clip_norm_of(how["clip_norm"], parts, how.get("quantile"))
-    if isinstance(within, Quantile) and per is Per.USER:
+    within = step_values.clip_norm_of(how["clip_norm"], parts, how.get("quantile"))
+    if isinstance(within, step_values.Quantile) and per is Per.USER:
         raise InputError(f"quantile={within.share} is of records, and per='user' clips users' sums")
-    batch = checked_batch(how["batch"], door.batches, clipped=per)
+    batch = step_values.checked_batch(how["batch"], door.batches, clipped=per)
     points = _split_points(values, how["coefs"])
     if "scale" in how:
-        check_holder("clipped_sums with scale", how["scale"], Agents)
+        step_values.check_holder("clipped_sums with scale", how["scale"], Agents)
     rest = {name: one for name, one in how.items() if name not in ("parts", "quantile")}
     return tuple(points), {**rest, "batch": batch, "clip_norm": within, "per": per}
 
 
 def _count(door: Door, values: Values, how: How) -> tuple[Values, How]:
     of = Of(how["of"])
-    batch = checked_batch(how["batch"], door.batches)
+    batch = step_values.checked_batch(how["batch"], door.batches)
     _check_listed("count", "released", how["released"], Agents)
     return values, {**how, "of": of, "batch": batch}
 
 
 def _clipped_mean(door: Door, values: Values, how: How) -> tuple[Values, How]:
     remedy = "the public expected size of a batch"
-    size = checked_number("batch_size", how["batch_size"], least=0.0, most=math.inf, remedy=remedy)
-    batch = checked_batch(how["batch"], door.batches)
+    size = step_values.checked_number(
+        "batch_size", how["batch_size"], least=0.0, most=math.inf, remedy=remedy
+    )
+    batch = step_values.checked_batch(how["batch"], door.batches)
     if not size > 0:
         raise InputError(f"batch_size={size} must be a positive number")
     ((only, *others),) = _split_points(values, (1.0,))
@@ -415,12 +401,12 @@ def _clipped_mean(door: Door, values: Values, how: How) -> tuple[Values, How]:
 
 
 def _local_update(door: Door, values: Values, how: How) -> tuple[Values, How]:
-    return (*values, LocalSteps.of(**how, drawn=door.batches)), {}
+    return (*values, step_values.LocalSteps.of(**how, drawn=door.batches)), {}
 
 
 def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
     del values
-    share, drawn = checked_rate(how["rate"]), scheme_of_cohort(how["scheme"])
+    share, drawn = step_values.checked_rate(how["rate"]), scheme_of_cohort(how["scheme"])
     if share == 1.0:
         drawn = Scheme.POISSON  # everybody, however cohorts are drawn
     if drawn is not Scheme.POISSON:
@@ -438,7 +424,7 @@ def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
             "the step draws another cohort beside one of an epoch, which has one for each "
             "round; draw one alone, or use 'poisson' or 'fixed'"
         )
-    given = Cohort(call=len(door.cohorts), rate=share, scheme=drawn)
+    given = step_values.Cohort(call=len(door.cohorts), rate=share, scheme=drawn)
     door.cohorts.append((given, replace(given)))
     return (given,), {}
 
@@ -446,18 +432,18 @@ def _cohort(door: Door, values: Values, how: How) -> tuple[Values, How]:
 def _upload(door: Door, values: Values, how: How) -> tuple[Values, How]:
     del door
     if "cohort" in how:
-        raise UndeclaredOperation(f"round.upload of a cohort: {UNSEEN_COHORT}")
+        raise UndeclaredOperation(f"round.upload of a cohort: {step_values.UNSEEN_COHORT}")
     return values, how
 
 
 def _average(door: Door, values: Values, how: How) -> tuple[Values, How]:
     cohort = how.get("cohort")
-    if cohort is not None and not isinstance(cohort, Cohort):
+    if cohort is not None and not isinstance(cohort, step_values.Cohort):
         raise UndeclaredOperation(
             f"round.average with a cohort of {type(cohort).__name__}: give what "
             "round.cohort(rate) returned"
         )
-    kept = kept_of(cohort, door.cohorts)
+    kept = step_values.kept_of(cohort, door.cohorts)
     if cohort is not None and kept is None:
         raise UndeclaredOperation(
             "a cohort of another round, or one that was written to: its draw would be used again, "
@@ -477,7 +463,7 @@ def _bounded(door: Door, values: Values, how: How) -> tuple[Values, How]:
     return values, how
 
 
-def _check_listed(operation: str, name: str, given: object, kind: type[Value]) -> None:
+def _check_listed(operation: str, name: str, given: object, kind: type[step_values.Value]) -> None:
     """Refuse what is no list of values of a holder."""
     if not isinstance(given, tuple):
         raise UndeclaredOperation(
@@ -485,7 +471,7 @@ def _check_listed(operation: str, name: str, given: object, kind: type[Value]) -
             f"{type(given).__name__}"
         )
     for value in given:
-        check_holder(operation, value, kind)
+        step_values.check_holder(operation, value, kind)
 
 
 def _postprocess(door: Door, values: Values, how: How) -> tuple[Values, How]:
@@ -562,7 +548,7 @@ OPERATIONS: dict[str, Operation] = {
     "reply": Operation((Edges,), _RECEIVERS, _LINKS),
     "mix": Operation((Agents,), _RECEIVERS, _LINKS),
     "upload": Operation((Agents,), _RECEIVERS, _NOTHING, _upload),
-    "download": Operation((Server,), _RECEIVERS, _NOTHING),
+    "download": Operation((step_values.Server,), _RECEIVERS, _NOTHING),
     "average": Operation((Agents,), _HOLDER, _NOTHING, _average),
     "sum_in": Operation((Edges,), _HOLDER, _LINKS),
     "own": Operation((Edges,), _HOLDER, _LINKS),
