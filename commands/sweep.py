@@ -9,18 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.requests import PlotRequest, ReproduceRequest
+from .terminal import terminal
 from .terminal.signals import stop_of_command
-from .terminal.terminal import (
-    EngineRequest,
-    Format,
-    IsThere,
-    Retry,
-    TableOrJson,
-    make_console,
-    print_json,
-    say,
-    write,
-)
+from .terminal.terminal import print_json
 
 if TYPE_CHECKING:
     from ..reports.reproduced.paper_result import Entry, ScaleName
@@ -32,9 +23,9 @@ def sweep(
         Path,
         typer.Option(metavar="DIR", help="Folder of the sweep, which goes on where it stopped."),
     ],
-    engine: EngineRequest,
-    retry: Retry = False,
-    format: Format = TableOrJson.TABLE,
+    engine: terminal.EngineRequest,
+    retry: terminal.Retry = False,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Train every combination of a grid, each with several seeds.
 
@@ -49,7 +40,7 @@ def sweep(
     found, base = read_sweep_file(file)
     from .terminal.progress import sweep_progress
 
-    with sweep_progress(make_console(stderr=True)) as progress:
+    with sweep_progress(terminal.make_console(stderr=True)) as progress:
         from ..runs.sweep.sweep import run_sweep  # torch takes a while
 
         swept = run_sweep(
@@ -62,17 +53,17 @@ def sweep(
             stop=stop_of_command(),
         )
     # What was done, and what failed with its reason.
-    if format is TableOrJson.JSON:
+    if format is terminal.TableOrJson.JSON:
         print_json([result.dump() for result in swept.results])
     else:
-        console = make_console()
+        console = terminal.make_console()
         done = len(swept.results) - len(swept.failed)
-        say(console, f"{done} runs are done in {out}, {swept.ran} of them ended now.")
+        terminal.say(console, f"{done} runs are done in {out}, {swept.ran} of them ended now.")
         for one in swept.failed:
             words = settings_words(one.settings)
-            say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
+            terminal.say(console, f"Failed: {words}, seed {one.seed}: {one.error}")
         if swept.failed:
-            say(console, "Add --retry to try these again.")
+            terminal.say(console, "Add --retry to try these again.")
     # A sweep of failures alone is bad input; contradictions are told last.
     if swept.failed and len(swept.failed) == len(swept.results):
         raise InputError(
@@ -88,7 +79,7 @@ def sweep(
 Sweep = Annotated[
     Path,
     typer.Argument(metavar="DIR", help="Folder of a sweep."),
-    IsThere("{} holds no sweep; `overhear sweep SWEEP.toml --out {}` makes one"),
+    terminal.IsThere("{} holds no sweep; `overhear sweep SWEEP.toml --out {}` makes one"),
 ]
 
 
@@ -139,12 +130,12 @@ def table(
         found = sweep_table(folder, value=value, rows=_keys(rows), columns=_keys(columns))
         text = table_text(found, format=format.value)
     if out is None:
-        write(text, end="")
+        terminal.write(text, end="")
         return
     from ..privacy.plain_text import plain_lines
 
     out.write_text(plain_lines(text), encoding="utf-8")
-    write(out)
+    terminal.write(out)
 
 
 def plot(
@@ -159,7 +150,7 @@ def plot(
     from ..reports.sweep.plot import plot_sweep
 
     plot_sweep(folder, out, request)
-    write(out)
+    terminal.write(out)
 
 
 def _keys(text: str | None) -> list[str]:
@@ -183,14 +174,14 @@ def reproduce(
     ] = "small",
     *,
     request: ReproduceRequest,
-    engine: EngineRequest,
+    engine: terminal.EngineRequest,
     list_: Annotated[
         bool,
         typer.Option(
             "--list", help="Print what there is, or the time that NAME takes, by timed rounds."
         ),
     ] = False,
-    format: Format = TableOrJson.TABLE,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Run a table or figure of a paper again, and judge it.
 
@@ -207,7 +198,7 @@ def reproduce(
     # What there is, without running any of it.
     if list_:
         part = ReproduceRequest(cell=request.cell, seeds=request.seeds)
-        if out or request != part or engine != EngineRequest():
+        if out or request != part or engine != terminal.EngineRequest():
             raise InputError(
                 "--list runs nothing, so it takes no other option than --scale, --cell and --seeds"
             )
@@ -220,12 +211,14 @@ def reproduce(
         raise InputError(f"give a folder for {name}, such as --out {name}-{at}")
     whole = not request.cell and request.seeds is None
     if at == "paper" and whole and (price := stored_price(entry, at)) is not None:
-        say(make_console(stderr=True), f"{price.runs} runs, about {price.words()}.")
+        terminal.say(
+            terminal.make_console(stderr=True), f"{price.runs} runs, about {price.words()}."
+        )
     from ..reports.reproduced.reproduce import as_data, as_markdown
     from ..reports.reproduced.reproduce import reproduce as run
     from .terminal.progress import sweep_progress
 
-    with sweep_progress(make_console(stderr=True)) as progress:
+    with sweep_progress(terminal.make_console(stderr=True)) as progress:
         outcome = run(
             entry,
             at,
@@ -235,14 +228,14 @@ def reproduce(
             progress=progress,
             stop=stop_of_command(),
         )
-    if format is TableOrJson.JSON:
+    if format is terminal.TableOrJson.JSON:
         print_json(as_data(outcome))
         return
-    write(as_markdown(outcome), end="")
+    terminal.write(as_markdown(outcome), end="")
 
 
 def _list(
-    entry: Entry | None, scale: ScaleName, part: ReproduceRequest, *, format: TableOrJson
+    entry: Entry | None, scale: ScaleName, part: ReproduceRequest, *, format: terminal.TableOrJson
 ) -> None:
     """What there is, with stored prices; or one entry, with a price that is measured now."""
     from ..privacy.errors import InputError
@@ -254,28 +247,30 @@ def _list(
         if part != ReproduceRequest():
             raise InputError("give the NAME of the table that has these cells or seeds")
         rows = [_row(one) for one in ENTRIES.values()]
-        if format is TableOrJson.JSON:
+        if format is terminal.TableOrJson.JSON:
             print_json(rows)
             return
         heads = list(rows[0])
         for line in (heads, ["---"] * len(heads), *(list(row.values()) for row in rows)):
-            write(f"| {' | '.join(line)} |")
-        write(
+            terminal.write(f"| {' | '.join(line)} |")
+        terminal.write(
             "\nRuns, and time of one core or of a GPU, by runs of which the parts were timed once; "
             "`--list NAME --scale SCALE` times them here and now."
         )
         return
     only = part_of(entry, scale, part.cell, part.seeds)
     if entry.closed is not None:
-        write(f"{entry.name} is a closed form, and takes seconds.")
+        terminal.write(f"{entry.name} is a closed form, and takes seconds.")
         return
-    with sweep_progress(make_console(stderr=True)) as progress:
+    with sweep_progress(terminal.make_console(stderr=True)) as progress:
         price = price_of(entry, scale, only=only, timed=progress)
-    if format is TableOrJson.JSON:
+    if format is terminal.TableOrJson.JSON:
         print_json({"name": entry.name, "scale": scale, "runs": price.runs, "hours": price.hours,
                     "device": price.device})  # fmt: skip
         return
-    write(f"{entry.name} at scale {scale}: {price.runs} runs, about {price.words()} and files.")
+    terminal.write(
+        f"{entry.name} at scale {scale}: {price.runs} runs, about {price.words()} and files."
+    )
 
 
 def _row(entry: Entry) -> dict[str, str]:
@@ -300,7 +295,7 @@ def review(
     tables: Annotated[
         list[Path],
         typer.Argument(metavar="TABLE.csv", help="CSV files, each a table."),
-        IsThere("no table at {}"),
+        terminal.IsThere("no table at {}"),
     ],
     *,
     figure: Annotated[
@@ -313,7 +308,7 @@ def review(
     strict: Annotated[
         bool, typer.Option("--strict", help="End with exit code 3 if there are findings.")
     ] = False,
-    format: Format = TableOrJson.TABLE,
+    format: terminal.Format = terminal.TableOrJson.TABLE,
 ) -> None:
     """Review printed tables: rows that are the same, scores below blind guesses, bounds.
 
@@ -326,7 +321,7 @@ def review(
     remarks = reviewed(tables, figures=figure or (), runs=runs)
     found = [one for one in remarks if one.is_finding]
     facts = [one for one in remarks if not one.is_finding]
-    if format is TableOrJson.JSON:
+    if format is terminal.TableOrJson.JSON:
         print_json({
             "tables": [str(table) for table in tables],
             **{
@@ -338,8 +333,8 @@ def review(
         pairs = any(o.kind == "compared" and o.figures["pairs"] != 0 for o in facts)
         nothing = "none" if pairs else "none, and no rows could be compared"
         for head, part in (("Findings", found), ("Facts", facts)):
-            write(f"{head}: {len(part) or nothing}")
+            terminal.write(f"{head}: {len(part) or nothing}")
             for one in part:
-                write(f"  {one.kind}: {one.words}")
+                terminal.write(f"  {one.kind}: {one.words}")
     if strict and found:
         raise typer.Exit(_FOUND)

@@ -28,20 +28,9 @@ from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
 from ..reference.distributions import Unanswered
 from ..reference.second_opinion import delta_estimate, epsilon_estimate
-from . import search
+from . import request, search
 from .gaussian import LEAST_DELTA, delta_from_mu, epsilon_from_mu, mu_from, stated
-from .request import (
-    COMPARED,
-    Accountant,
-    Adjacency,
-    check_delta,
-    check_epsilon,
-    check_multiplier,
-    check_rounds,
-    check_setting,
-    clt_multiplier,
-    orders_of,
-)
+from .request import Accountant
 
 _SMALL = 1e-4  # nats
 _MOST_COMPARED = math.log(1e15)  # noise multiplier
@@ -53,7 +42,7 @@ def epsilon(
     delta: float,
     rounds: SupportsIndex,
     sampling_rate: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
     reach: str = Reach.SUM,
@@ -81,8 +70,8 @@ def epsilon(
     >>> round(epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 3)
     1.828
     """
-    multiplier, delta = check_multiplier(noise_multiplier), check_delta(delta)
-    count, by = check_setting(
+    multiplier, delta = request.check_multiplier(noise_multiplier), request.check_delta(delta)
+    count, by = request.check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
     rate = float(sampling_rate)
@@ -102,7 +91,7 @@ def delta(
     epsilon: float,
     rounds: SupportsIndex,
     sampling_rate: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
     reach: str = Reach.SUM,
@@ -130,13 +119,16 @@ def delta(
     >>> f"{found:.2e}"
     '2.67e-06'
     """
-    multiplier, epsilon = check_multiplier(noise_multiplier), check_epsilon(epsilon, most=math.inf)
-    count, by = check_setting(
+    multiplier, epsilon = (
+        request.check_multiplier(noise_multiplier),
+        request.check_epsilon(epsilon, most=math.inf),
+    )
+    count, by = request.check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
     rate = float(sampling_rate)
     events = {Event(multiplier, poisson(rate), Reach(reach)): count}
-    of = COMPARED.get(by)
+    of = request.COMPARED.get(by)
     if of is not None and of.delta is None:
         raise InputError(f"accountant='{by}' answers epsilon only; use accountant='pld'")
     if by is Accountant.PLD:
@@ -158,7 +150,7 @@ def noise_multiplier(
     delta: float,
     rounds: SupportsIndex,
     sampling_rate: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
     accountant: str = Accountant.PLD,
     contributions: SupportsIndex = 1,
     reach: str = Reach.SUM,
@@ -187,8 +179,8 @@ def noise_multiplier(
     >>> round(noise_multiplier(epsilon=1.0, delta=1e-5, rounds=1000, sampling_rate=0.01), 4)
     1.4146
     """
-    epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
-    count, by = check_setting(
+    epsilon, delta = request.check_epsilon(epsilon, positive=True), request.check_delta(delta)
+    count, by = request.check_setting(
         rounds, sampling_rate, adjacency, accountant, reach=reach, contributions=contributions
     )
     if (rate := float(sampling_rate)) == 0.0:
@@ -201,7 +193,7 @@ def noise_multiplier(
         )
     # Accountants for comparison have a formula of their own, or a search.
     if not by.by_losses:
-        if (found := COMPARED[by].multiplier) is not None:
+        if (found := request.COMPARED[by].multiplier) is not None:
             return found(epsilon, delta, rounds=count, rate=rate)
         return _compared_multiplier(by, epsilon, delta, rounds=count, rate=rate)
     at_one = Event(1.0, poisson(rate), Reach(reach))
@@ -221,11 +213,11 @@ def _least_multiplier(
     at_one: Mapping[Event, int], epsilon: float, delta: float, adjacency: str
 ) -> float:
     """Of equal rounds, which are given at noise multiplier 1."""
-    mu, orders = orders_of(at_one, adjacency)
+    mu, orders = request.orders_of(at_one, adjacency)
     if orders:
         found = search.scale_bound(orders, epsilon=epsilon, delta=delta)
         (event,) = at_one
-        composed = orders_of({event.scaled(found): 1}, adjacency)[1]
+        composed = request.orders_of({event.scaled(found): 1}, adjacency)[1]
         if composed and epsilon > _SMALL:
             return found
 
@@ -245,7 +237,7 @@ def composed_epsilon(
     rounds: Rounds,
     *,
     delta: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
     contributions: SupportsIndex = 1,
     accountant: str = Accountant.PLD,
 ) -> float:
@@ -271,8 +263,10 @@ def composed_epsilon(
     >>> round(composed_epsilon({(1.0, 0.01): 1000, (5.0, 0.1): 1}, delta=1e-5), 3)
     1.83
     """
-    delta = check_delta(delta)
-    events = check_rounds(rounds, adjacency, accountant=accountant, contributions=contributions)
+    delta = request.check_delta(delta)
+    events = request.check_rounds(
+        rounds, adjacency, accountant=accountant, contributions=contributions
+    )
     if Accountant(accountant) is Accountant.DP_ACCOUNTING:
         return stated(_referred_epsilon(events, delta, adjacency))
     return stated(_composed_epsilon(events, delta, adjacency))
@@ -282,7 +276,7 @@ def composed_delta(
     rounds: Rounds,
     *,
     epsilon: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
     contributions: SupportsIndex = 1,
 ) -> float:
     """Return the delta at which rounds that differ lose at most `epsilon`, an upper bound.
@@ -303,13 +297,13 @@ def composed_delta(
     >>> f"{composed_delta({(1.0, 0.01): 1000, (5.0, 0.1): 1}, epsilon=1.83):.2e}"
     '1.00e-05'
     """
-    epsilon = check_epsilon(epsilon, most=math.inf)
-    events = check_rounds(rounds, adjacency, contributions=contributions)
+    epsilon = request.check_epsilon(epsilon, most=math.inf)
+    events = request.check_rounds(rounds, adjacency, contributions=contributions)
     return _composed_delta(events, epsilon, adjacency)
 
 
 def _composed_epsilon(events: Mapping[Event, int], delta: float, adjacency: str) -> float:
-    mu, orders = orders_of(events, adjacency)
+    mu, orders = request.orders_of(events, adjacency)
     if not orders:
         return epsilon_from_mu(mu, delta)
     found = search.composed_epsilon_bound(orders, delta)
@@ -321,7 +315,7 @@ def _composed_epsilon(events: Mapping[Event, int], delta: float, adjacency: str)
 
 
 def _composed_delta(events: Mapping[Event, int], epsilon: float, adjacency: str) -> float:
-    mu, orders = orders_of(events, adjacency)
+    mu, orders = request.orders_of(events, adjacency)
     if not orders or epsilon == math.inf:
         return delta_from_mu(mu, epsilon)
     return search.composed_delta_bound(orders, min(epsilon, 1e15))  # beyond it grids have no cell
@@ -354,7 +348,7 @@ def _unanswered(reason: Exception) -> InputError:
 def _compared(by: Accountant, asked: str, multiplier: float, rate: float, **of: float) -> float:
     """What another accountant finds, in whose arithmetic extreme noise has no square."""
     try:
-        return float(getattr(COMPARED[by], asked)(multiplier, rate, **of))
+        return float(getattr(request.COMPARED[by], asked)(multiplier, rate, **of))
     except (ArithmeticError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -375,5 +369,5 @@ def _compared_multiplier(
             )
         return _compared(by, "epsilon", math.exp(x), rate, rounds=rounds, delta=delta) - epsilon
 
-    start = math.log(max(clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
+    start = math.log(max(request.clt_multiplier(epsilon, delta, rounds=rounds, rate=rate), 0.2))
     return math.exp(search.smallest_safe(excess, start, step=0.2, tolerance=1e-5))

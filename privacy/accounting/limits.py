@@ -16,23 +16,12 @@ from typing import SupportsIndex
 
 from ..errors import InputError
 from ..participation import Event, Reach, Rounds, poisson
+from . import request
 from .accountant import composed_epsilon
 from .accountant import epsilon as epsilon_of
 from .dominating_pairs import Round
 from .gaussian import mu_from
-from .request import (
-    MOST_ROUNDS,
-    Accountant,
-    Adjacency,
-    check_count,
-    check_delta,
-    check_epsilon,
-    check_multiplier,
-    check_rounds,
-    check_setting,
-    clt_mu,
-    orders_of,
-)
+from .request import MOST_ROUNDS
 from .search import LEAST_MISSING, log_delta_guess, smallest_safe
 
 _TOLERANCE = 2e-6  # relative, on a sampling rate or a scale
@@ -46,8 +35,8 @@ def max_rounds(
     epsilon: float,
     delta: float,
     sampling_rate: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
-    accountant: str = Accountant.PLD,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = request.Accountant.PLD,
     reach: str = Reach.SUM,
 ) -> int:
     """Return the largest number of equal rounds that meet (epsilon, delta).
@@ -72,7 +61,7 @@ def max_rounds(
     1202
     """
     noise_multiplier, epsilon, delta = _checked(noise_multiplier, epsilon, delta)
-    check_setting(1, sampling_rate, adjacency, accountant, reach=reach)
+    request.check_setting(1, sampling_rate, adjacency, accountant, reach=reach)
     sampling_rate = float(sampling_rate)
     # A round that costs nothing has no last number of rounds.
     if sampling_rate == 0.0 or noise_multiplier == math.inf:
@@ -94,12 +83,12 @@ def max_rounds(
     # A first guess by the central limit, where mu grows with the square root of the rounds.
     start = 1
     event = Event(noise_multiplier, poisson(sampling_rate), Reach(reach))
-    mu, orders = orders_of({event: 1}, adjacency)
+    mu, orders = request.orders_of({event: 1}, adjacency)
     if noise_multiplier > 0.0:
         share = _clt_share(mu or orders[0][0].mu, sampling_rate, epsilon=epsilon, delta=delta)
         start = round(min(max(min(share, 1e9) ** 2, 1.0), MOST_ROUNDS))
     # A better guess without composing; x is minus the log of the count, so that excess falls.
-    if Accountant(accountant).by_losses and orders:
+    if request.Accountant(accountant).by_losses and orders:
 
         def guess_excess(x: float) -> float:
             count = round(min(max(math.exp(-x), 1.0), 10.0 * MOST_ROUNDS))
@@ -119,8 +108,8 @@ def max_sampling_rate(
     epsilon: float,
     delta: float,
     rounds: SupportsIndex,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
-    accountant: str = Accountant.PLD,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = request.Accountant.PLD,
     reach: str = Reach.SUM,
 ) -> float:
     """Return the largest sampling rate at which equal rounds meet (epsilon, delta).
@@ -146,8 +135,8 @@ def max_sampling_rate(
     0.01086
     """
     noise_multiplier, epsilon, delta = _checked(noise_multiplier, epsilon, delta)
-    check_setting(1, 1.0, adjacency, accountant, reach=reach)
-    count = check_count(rounds)
+    request.check_setting(1, 1.0, adjacency, accountant, reach=reach)
+    count = request.check_count(rounds)
 
     def spent(rate: float) -> float:
         return epsilon_of(
@@ -170,7 +159,7 @@ def max_sampling_rate(
     share = _clt_share(sampled.mu, 1.0, epsilon=epsilon, delta=delta)
     start = min(max(-math.log(share / math.sqrt(count)), 0.01), _SMALLEST)
     # A better guess without composing.
-    if Accountant(accountant).by_losses:
+    if request.Accountant(accountant).by_losses:
 
         def guess_excess(x: float) -> float:
             if not 0.0 < x < _SMALLEST:
@@ -197,8 +186,8 @@ def scale_for(
     *,
     epsilon: float,
     delta: float,
-    adjacency: str = Adjacency.ADD_OR_REMOVE_ONE,
-    accountant: str = Accountant.PLD,
+    adjacency: str = request.Adjacency.ADD_OR_REMOVE_ONE,
+    accountant: str = request.Accountant.PLD,
 ) -> float:
     """Return the least factor on every noise multiplier for which the rounds meet (epsilon, delta).
 
@@ -221,8 +210,8 @@ def scale_for(
     >>> round(scale, 4)
     1.1923
     """
-    epsilon, delta = check_epsilon(epsilon, positive=True), check_delta(delta)
-    events = check_rounds(rounds, adjacency, accountant=accountant)
+    epsilon, delta = request.check_epsilon(epsilon, positive=True), request.check_delta(delta)
+    events = request.check_rounds(rounds, adjacency, accountant=accountant)
     # Only rounds that may sample a record, and whose noise is finite, cost anything.
     sampled = {
         event: n
@@ -244,7 +233,7 @@ def scale_for(
             "is ever sampled: no noise at all meets it; choose a smaller delta"
         )
 
-    def spent(counts: Mapping[Event, int], x: float, by: str = Accountant.PLD) -> float:
+    def spent(counts: Mapping[Event, int], x: float, by: str = request.Accountant.PLD) -> float:
         scale = math.exp(x)
         return composed_epsilon(
             {e.scaled(scale): n for e, n in counts.items()},
@@ -255,7 +244,7 @@ def scale_for(
 
     # A first guess from the central limit, a better one from rounds put together in groups, and
     # the answer from the rounds themselves.
-    mu, orders = orders_of(sampled, adjacency)
+    mu, orders = request.orders_of(sampled, adjacency)
     squares = mu**2
     if orders:
         squares = sum(r.count * (r.rate * r.mu) ** 2 for r in orders[0])  # many, much noise
@@ -269,7 +258,7 @@ def scale_for(
         start = smallest_safe(
             lambda x: spent(sampled, x) - epsilon, start, step=3e-4, tolerance=1e-5
         )
-    if Accountant(accountant) is Accountant.DP_ACCOUNTING:
+    if request.Accountant(accountant) is request.Accountant.DP_ACCOUNTING:
         start = smallest_safe(
             lambda x: spent(sampled, x, accountant) - epsilon, start, step=1e-4, tolerance=1e-5
         )
@@ -277,20 +266,20 @@ def scale_for(
 
 
 def _checked(noise_multiplier: float, epsilon: float, delta: float) -> tuple[float, float, float]:
-    least = check_epsilon(epsilon, positive=True)
-    return check_multiplier(noise_multiplier), least, check_delta(delta)
+    least = request.check_epsilon(epsilon, positive=True)
+    return request.check_multiplier(noise_multiplier), least, request.check_delta(delta)
 
 
 def _at_rate(multiplier: float, rate: float, adjacency: str, reach: str) -> Round:
     """One round, where it is not bounded as if every record took part, at any other multiplier."""
     event = Event(1.0, poisson(rate), Reach(reach))
-    at_one = orders_of({event: 1}, adjacency)[1][0][0]
+    at_one = request.orders_of({event: 1}, adjacency)[1][0][0]
     return replace(at_one, noise_multiplier=max(multiplier, 1e-300) * at_one.noise_multiplier)
 
 
 def _clt_share(mu: float, rate: float, *, epsilon: float, delta: float) -> float:
     """What the target's mu is of the mu that one round is said to have; positive."""
-    of_one = clt_mu(1.0 / mu, rate, rounds=1)
+    of_one = request.clt_mu(1.0 / mu, rate, rounds=1)
     return max(mu_from(epsilon, delta) / of_one, 1e-12)
 
 

@@ -31,19 +31,8 @@ from typing import Any, BinaryIO
 
 from ..errors import InputError
 from ..files import check_size
-from .chained_file import (
-    LONGEST_HEADER,
-    READABLE,
-    SCHEMA,
-    TESTS_NOISE,
-    ChainedFile,
-    Lines,
-    check_release,
-    check_tested,
-    damaged,
-    parsed,
-    round_number,
-)
+from . import chained_file
+from .chained_file import READABLE, SCHEMA
 
 _OLD, _WITHOUT_DIGESTS = b'{"schema": 2,', b'{"schema": 1,'
 
@@ -64,10 +53,10 @@ class Ledger:
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self._schema = SCHEMA
-        self._lines = ChainedFile(
+        self._lines = chained_file.ChainedFile(
             path,
             {"schema": SCHEMA, **header},
-            most=LONGEST_HEADER,
+            most=chained_file.LONGEST_HEADER,
             exists=f"{path} exists; a ledger is never overwritten, choose another folder",
         )
 
@@ -81,7 +70,7 @@ class Ledger:
             ValueError: it is no regular file.
         """
         ledger = cls.__new__(cls)
-        ledger._lines = ChainedFile.reopen(path)
+        ledger._lines = chained_file.ChainedFile.reopen(path)
         old = ledger._lines.start(len(_OLD)) == _OLD  # a reader checks the rest
         ledger._schema = 2 if old else SCHEMA
         return ledger
@@ -105,10 +94,10 @@ class Ledger:
             ValueError: they are none that a reader takes; nothing was written.
             OSError: they may not be, so nothing of the round must leave; the error names the file.
         """
-        if round_number(round, least=0) is None:
+        if chained_file.round_number(round, least=0) is None:
             raise InputError(f"round={round!r} must be a whole number of at least 0")
         for release in releases:
-            check_release(release)
+            chained_file.check_release(release)
         entry: dict[str, Any] = {"round": round, "releases": [dict(one) for one in releases]}
         self._lines.append(entry | self._tested(noise_tested))
 
@@ -123,9 +112,9 @@ class Ledger:
 
     def _tested(self, noise_tested: Mapping[str, int] | None) -> dict[str, Any]:
         """What an entry says of it; nothing in a ledger that was begun without."""
-        if noise_tested is None or self._schema < TESTS_NOISE:
+        if noise_tested is None or self._schema < chained_file.TESTS_NOISE:
             return {}
-        check_tested(noise_tested)
+        chained_file.check_tested(noise_tested)
         return {"noise_tested": dict(noise_tested)}
 
     def resume(self, after: int) -> None:
@@ -198,7 +187,7 @@ def read_ledger(path: Path) -> Spent:
 
 
 def _read(file: BinaryIO, path: Path) -> Spent:
-    lines = Lines(file, path, most=LONGEST_HEADER)
+    lines = chained_file.Lines(file, path, most=chained_file.LONGEST_HEADER)
     schema, header = _header(lines, path)
     entries: list[Mapping[str, Any]] = []
     resumed: list[int] = []
@@ -210,9 +199,9 @@ def _read(file: BinaryIO, path: Path) -> Spent:
         if found is None:
             torn = torn or not is_mark
         elif found.keys() == {"resumed_after"}:
-            after = round_number(found["resumed_after"], least=-1)
+            after = chained_file.round_number(found["resumed_after"], least=-1)
             if after is None:
-                raise damaged(path, at, "it names no round")
+                raise chained_file.damaged(path, at, "it names no round")
             if torn:
                 entries.append({"round": following, "releases": [], "torn": True})
             resumed.append(after)
@@ -235,14 +224,14 @@ def _read(file: BinaryIO, path: Path) -> Spent:
     )
 
 
-def _header(lines: Lines, path: Path) -> tuple[int, Mapping[str, Any]]:
+def _header(lines: chained_file.Lines, path: Path) -> tuple[int, Mapping[str, Any]]:
     body = lines.body
     if body is None and not lines.header.startswith(_WITHOUT_DIGESTS):
         raise InputError(
             f"{path} does not start with a header that carries its digest; put the ledger back as "
             "it was written, or start a new run in another folder"
         )
-    header = {"schema": 1} if body is None else parsed(body, path=path, at=1)
+    header = {"schema": 1} if body is None else chained_file.parsed(body, path=path, at=1)
     schema = header.pop("schema", None)
     if schema not in READABLE or isinstance(schema, bool | float):
         by = "a newer" if isinstance(schema, int) and schema > SCHEMA else "another"
@@ -258,15 +247,17 @@ def _header(lines: Lines, path: Path) -> tuple[int, Mapping[str, Any]]:
 def _check_entry(found: Mapping[str, Any], path: Path, at: int) -> int:
     """The number of an entry's round; what is no entry is refused."""
     if found.keys() != {"round", "releases"}:
-        raise damaged(path, at, "its keys must be round, releases and chain, or resumed_after")
-    number, releases = round_number(found["round"], least=0), found["releases"]
+        raise chained_file.damaged(
+            path, at, "its keys must be round, releases and chain, or resumed_after"
+        )
+    number, releases = chained_file.round_number(found["round"], least=0), found["releases"]
     if number is None or not isinstance(releases, list):
-        raise damaged(path, at, "it names no round and its releases")
+        raise chained_file.damaged(path, at, "it names no round and its releases")
     try:
         for release in releases:
-            check_release(release)
+            chained_file.check_release(release)
     except InputError as error:
-        raise damaged(path, at, str(error)) from error
+        raise chained_file.damaged(path, at, str(error)) from error
     return number
 
 
@@ -277,12 +268,12 @@ def _check_tested(
     tested = found.pop("noise_tested", None)
     if tested is None:
         if not found:
-            raise damaged(path, at, "it says nothing")
+            raise chained_file.damaged(path, at, "it says nothing")
         return before
     try:
-        check_tested(tested)
+        chained_file.check_tested(tested)
     except InputError as error:
-        raise damaged(path, at, str(error)) from error
+        raise chained_file.damaged(path, at, str(error)) from error
     if any(tested[name] < before[name] for name in before):
-        raise damaged(path, at, "less noise was tested than before")
+        raise chained_file.damaged(path, at, "less noise was tested than before")
     return dict(tested)

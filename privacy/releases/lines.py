@@ -23,27 +23,8 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..guarantee import Unit
-from .values import (
-    MOST_ROUND,
-    SERVER,
-    batch_name,
-    check_choice,
-    check_keys,
-    check_name,
-    check_size,
-    check_text,
-    declaration,
-    digest,
-    integer,
-    number,
-    party,
-    positive,
-    probability,
-    read_clip,
-    receivers,
-    said_poisson,
-    shown,
-)
+from . import values
+from .values import digest, party, shown
 
 SCHEMA = "releases-1"
 MOST_AGENTS = 100_000
@@ -264,17 +245,17 @@ def read_header(found: Mapping[str, Any]) -> Header:
             f"schema={shown(found.get('schema'))} must be {SCHEMA!r}, the first line of a log of "
             "releases; the ledger of a run of ours is read by `overhear report`"
         )
-    check_keys(found, _HEADER_KEYS, "the header")
+    values.check_keys(found, _HEADER_KEYS, "the header")
     if "agents" not in found:
         raise InputError("agents is missing; the header says how many agents there are")
-    agents = integer(found["agents"], "agents", least=1, most=MOST_AGENTS)
+    agents = values.integer(found["agents"], "agents", least=1, most=MOST_AGENTS)
     system = found.get("system", "a system of your own")
-    check_text(system, "system")
-    check_choice(found, "unit", [str(Unit.RECORD), str(Unit.CLIENT)])
-    check_choice(found, "depends_on", ["released", "public"])
-    check_choice(found, "links", ["clear", "encrypted"])
+    values.check_text(system, "system")
+    values.check_choice(found, "unit", [str(Unit.RECORD), str(Unit.CLIENT)])
+    values.check_choice(found, "depends_on", ["released", "public"])
+    values.check_choice(found, "links", ["clear", "encrypted"])
     numbers = {
-        key: declaration(found[key], key)
+        key: values.declaration(found[key], key)
         for key in ("clip", "scale", "noise", "weight", "lr")
         if found.get(key) is not None
     }
@@ -286,11 +267,13 @@ def read_header(found: Mapping[str, Any]) -> Header:
         agent=None if found.get("agent") is None else party(found["agent"], "agent", agents),
         unit=Unit(found.get("unit", "record")),
         clip=clip if isinstance(clip, float) else None,
-        rate=probability(found.get("rate", 1.0)),
-        poisson=said_poisson(found) or False,
+        rate=values.probability(found.get("rate", 1.0)),
+        poisson=values.said_poisson(found) or False,
         public=found.get("depends_on") == "public",
         encrypted=found.get("links") == "encrypted",
-        rounds=None if rounds is None else integer(rounds, "rounds", least=1, most=MOST_ROUND),
+        rounds=None
+        if rounds is None
+        else values.integer(rounds, "rounds", least=1, most=values.MOST_ROUND),
         numbers=numbers,
     )
 
@@ -313,7 +296,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     # Keys and kinds first, so that a refusal names what is missing.
     if not isinstance(found, Mapping):
         raise InputError(f"a release must be an object with from, to and kind, not {shown(found)}")
-    check_keys(found, _RELEASE_KEYS, "a release")
+    values.check_keys(found, _RELEASE_KEYS, "a release")
     for key in ("from", "to", "kind", "noise"):
         if key not in found:
             remedy = "; [] says that there is none" if key == "noise" else ""
@@ -325,9 +308,9 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
             "clipped difference of the local steps as the vector"
         )
     sender = party(found["from"], "from", header.agents)
-    check_text(found["kind"], "kind")
+    values.check_text(found["kind"], "kind")
     if found.get("public") is not None:
-        check_text(found["public"], "public")
+        values.check_text(found["public"], "public")
     if not isinstance(found.get("noise_first", False), bool):
         raise InputError(f"noise_first={shown(found['noise_first'])} must be true or false")
     # What is in it: the vectors listed, or else one of the sender's own.
@@ -348,7 +331,7 @@ def read_release(found: Any, header: Header, *, round: int) -> Release:
     # The parts read the rest of the release themselves, by the same rules.
     return Release(
         sender=sender,
-        to=receivers(found["to"], header.agents),
+        to=values.receivers(found["to"], header.agents),
         kind=found["kind"],
         of=of,
         noise=noise,
@@ -382,7 +365,7 @@ def _loose(
 def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: int) -> Vector:
     if not isinstance(found, Mapping):
         raise InputError(f"a vector of `of` must be an object with its owner, not {shown(found)}")
-    check_keys(found, _VECTOR_KEYS, "a vector of `of`")
+    values.check_keys(found, _VECTOR_KEYS, "a vector of `of`")
     if "owner" not in found:
         raise InputError("owner is missing in a vector of `of`: the agent whose records it holds")
     # The clip norm that stands nearest: the vector's, the release's or the header's.
@@ -396,11 +379,11 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
     # Parts, and vectors of earlier rounds, are known for the same ones by a name alone.
     at = found.get("round")
     if at is not None:
-        at = integer(at, "round of a vector", least=0, most=round)
+        at = values.integer(at, "round of a vector", least=0, most=round)
     name, part = found.get("vector"), found.get("part")
     for key, text in (("vector", name), ("part", part)):
         if text is not None:
-            check_name(text, key)
+            values.check_name(text, key)
     if part is not None and name is None:
         raise InputError(
             f"part={shown(part)} of a vector without a name: give the name as `vector`, by which "
@@ -411,27 +394,27 @@ def _vector(found: Any, release: Mapping[str, Any], header: Header, *, round: in
             f"a vector of round {at} in a release of round {round} needs its name as `vector`, so "
             "that it is known for the same one"
         )
-    weight = number(found.get("weight", 1.0), "weight")
-    check_size(weight, "weight")
+    weight = values.number(found.get("weight", 1.0), "weight")
+    values.check_size(weight, "weight")
     return Vector(
-        owner=integer(found["owner"], "owner", least=0, most=header.agents - 1),
-        batch=batch_name(found.get("batch", 0)),
+        owner=values.integer(found["owner"], "owner", least=0, most=header.agents - 1),
+        batch=values.batch_name(found.get("batch", 0)),
         vector=name,
         part=part,
         weight=weight,
-        clip=said if clip is said else read_clip(clip),
+        clip=said if clip is said else values.read_clip(clip),
         rate=_rate_of(found, release, header),
         round=None if at == round else at,
     )
 
 
 def _rate_of(found: Mapping[str, Any], release: Mapping[str, Any], header: Header) -> float:
-    rate = probability(found.get("rate", release.get("rate", header.rate)))
+    rate = values.probability(found.get("rate", release.get("rate", header.rate)))
     return rate if _is_poisson(found, release, header) else 1.0
 
 
 def _is_poisson(found: Mapping[str, Any], release: Mapping[str, Any], header: Header) -> bool:
-    for said in (said_poisson(found), said_poisson(release)):
+    for said in (values.said_poisson(found), values.said_poisson(release)):
         if said is not None:
             return said
     return header.poisson
@@ -462,7 +445,7 @@ def _noise(found: Any, header: Header, *, sender: int) -> tuple[Noise, ...]:
 def _source(found: Any, header: Header, *, sender: int) -> Noise:
     if not isinstance(found, Mapping):
         raise InputError(f"noise of a list must be an object with std, not {shown(found)}")
-    check_keys(found, _NOISE_KEYS, "noise")
+    values.check_keys(found, _NOISE_KEYS, "noise")
     if "std" not in found:
         raise InputError("std is missing in noise: the deviation of each coordinate")
     if found.get("law", "gaussian") != "gaussian":
@@ -470,13 +453,13 @@ def _source(found: Any, header: Header, *, sender: int) -> Noise:
             f"law={shown(found['law'])}: only Gaussian noise is accounted for, and another law "
             "has another price; leave the release out and account for it elsewhere"
         )
-    std = positive(found["std"], "std")
-    weight = number(found.get("weight", 1.0), "weight of noise")
-    check_size(weight, "weight of noise")
+    std = values.positive(found["std"], "std")
+    weight = values.number(found.get("weight", 1.0), "weight of noise")
+    values.check_size(weight, "weight of noise")
     name = found.get("id")
     if name is not None:
-        check_name(name, "id")
-    known = found.get("known_to", [SERVER if sender == header.agents else sender])
+        values.check_name(name, "id")
+    known = found.get("known_to", [values.SERVER if sender == header.agents else sender])
     if not isinstance(known, Sequence) or isinstance(known, str):
         raise InputError(f"known_to={shown(known)} must be a list of agents")
     knowers = frozenset(party(one, "known_to", header.agents) for one in known)

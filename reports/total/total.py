@@ -17,13 +17,8 @@ from typing import Literal
 from ...privacy.errors import InputError
 from ...privacy.guarantee import EAVESDROPPER, Statement, Status, Unit
 from ...privacy.plain_text import plain
-from ...privacy.releases.person_ledger import (
-    PersonLedger,
-    PersonRun,
-    PersonView,
-    compose,
-    read_person_ledger,
-)
+from ...privacy.releases import person_ledger
+from ...privacy.releases.person_ledger import read_person_ledger
 from ...runs.folder.released import HeldRecords, held_records
 from ...runs.folder.resume import AccountedRun, read_run, released_sensitivity
 from ...runs.numbers import bound, is_infinite, lower_bound, small
@@ -361,10 +356,10 @@ def add_runs(ledger: Path, folders: Sequence[Path]) -> None:
                     "name it once. If more was released since, begin a new ledger"
                 )
     for run in person_runs:
-        PersonLedger.add(ledger, run)
+        person_ledger.PersonLedger.add(ledger, run)
 
 
-def run_of_folder(folder: Path) -> PersonRun:
+def run_of_folder(folder: Path) -> person_ledger.PersonRun:
     """The line of a run that released something, finished or not.
 
     Raises:
@@ -384,7 +379,7 @@ def run_of_folder(folder: Path) -> PersonRun:
         released_sensitivity(planned, run.spent, name) != planned.exposures[name]
         for name in planned.exposures
     )
-    return PersonRun(
+    return person_ledger.PersonRun(
         run=run.header.run,
         label=plain(folder),
         whose=_whose(run),
@@ -411,7 +406,7 @@ def _whose(run: AccountedRun) -> str:
     return f"one person with {records} {'record' if records == 1 else 'records'} at {at}"
 
 
-def _view(run: AccountedRun, name: str) -> PersonView:
+def _view(run: AccountedRun, name: str) -> person_ledger.PersonView:
     released = released_sensitivity(run.plan, run.spent, name)
     guarantee, statement = run.plan.guarantee(name), run.plan.said_of
     multiplier = run.plan.noise_multiplier
@@ -419,13 +414,13 @@ def _view(run: AccountedRun, name: str) -> PersonView:
     status = guarantee.status
     if releases and (multiplier == 0 or math.isinf(released.largest)):
         status = status if not status.is_finite else Status.CANNOT_BE_EXPRESSED
-        return PersonView(status=status, events={})
+        return person_ledger.PersonView(status=status, events={})
     if not status.is_finite:
         status = Status.PROVEN if released.status is Status.PROVEN else Status.HEURISTIC
     events = counted(
         releases, multiplier, statement.adjacency, records=statement.records_per_person
     )
-    return PersonView(status=status, events=events if releases else {})
+    return person_ledger.PersonView(status=status, events=events if releases else {})
 
 
 def person_total(
@@ -443,7 +438,7 @@ def person_total(
             where the runs target different ones.
     """
     # Each run once; the same one in two ledgers must have the same figures.
-    runs: dict[str, PersonRun] = {}
+    runs: dict[str, person_ledger.PersonRun] = {}
     twice = list[str]()
     for path in ledgers:
         if not path.exists():
@@ -463,7 +458,7 @@ def person_total(
     # One adversary over all runs.
     every = list(runs.values())
     who = adversary or _common_target(every)
-    epsilon = compose(every, who, delta=delta)
+    epsilon = person_ledger.compose(every, who, delta=delta)
     least = min(run.delta for run in every) if delta is None else delta
     return PersonTotal(
         version=1,
@@ -472,12 +467,14 @@ def person_total(
         delta=least,
         adjacency=min(every, key=lambda run: run.unread != "").adjacency,
         status=_status([run.views[who].status for run in every if who in run.views], epsilon),
-        runs=[_person_run(run, alone=compose([run], who, delta=least)) for run in every],
+        runs=[
+            _person_run(run, alone=person_ledger.compose([run], who, delta=least)) for run in every
+        ],
         named_twice=[plain(one) for one in twice],
     )
 
 
-def _person_run(run: PersonRun, *, alone: float) -> PersonTotalRun:
+def _person_run(run: person_ledger.PersonRun, *, alone: float) -> PersonTotalRun:
     return PersonTotalRun.model_validate(
         {
             "label": plain(run.label),
@@ -490,7 +487,7 @@ def _person_run(run: PersonRun, *, alone: float) -> PersonTotalRun:
     )
 
 
-def _common_target(runs: Sequence[PersonRun]) -> str:
+def _common_target(runs: Sequence[person_ledger.PersonRun]) -> str:
     if not runs:
         raise InputError("the ledgers hold no run; add one with overhear person LEDGER --add DIR")
     targets = {run.target: run.label for run in runs if not run.unread}

@@ -17,17 +17,9 @@ from pathlib import Path
 from typing import TextIO
 
 from ... import __version__
+from ...privacy import files
 from ...privacy.errors import InputError
-from ...privacy.files import (
-    PART,
-    check_size,
-    lock,
-    make_folder,
-    open_private,
-    read_bounded,
-    sync_folder,
-    write_durably,
-)
+from ...privacy.files import write_durably
 from ...privacy.formats.tensor_archives import read_header
 from ...privacy.releases.ledger import read_ledger
 from ...privacy.releases.log import holds_logs
@@ -75,11 +67,11 @@ def claim(folder: Path) -> None:
     """
     check_unused(folder)
     try:
-        make_folder(folder)
+        files.make_folder(folder)
         probe = folder / RUN
         probe.touch(exist_ok=False)
         probe.unlink()
-        sync_folder(folder.parent)
+        files.sync_folder(folder.parent)
     except OSError as error:
         raise InputError(
             f"{folder} cannot be written to ({error.strerror}); choose another folder for the run"
@@ -122,7 +114,7 @@ def check_unused(folder: Path) -> None:
 
 def _held(folder: Path) -> list[Path]:
     """What a folder holds, apart from what a process left that died before its first file."""
-    return [path for path in folder.iterdir() if path.suffix != PART]
+    return [path for path in folder.iterdir() if path.suffix != files.PART]
 
 
 def has_ended(folder: Path) -> bool:
@@ -248,9 +240,9 @@ def tell_layout(folder: Path, layout: str, *, ranks: int) -> None:
 @contextmanager
 def metrics_file(folder: Path) -> Iterator[TextIO]:
     """metrics.jsonl of a run, open for more lines."""
-    make_folder(folder / CHECKPOINTS)
-    with open(folder / METRICS, "a", encoding="utf-8", opener=open_private) as lines:
-        sync_folder(folder)
+    files.make_folder(folder / CHECKPOINTS)
+    with open(folder / METRICS, "a", encoding="utf-8", opener=files.open_private) as lines:
+        files.sync_folder(folder)
         yield lines
 
 
@@ -260,7 +252,7 @@ def digest(path: Path, *, most: int = 1 << 62) -> str:
     Raises:
         ValueError: it is no regular file, which may have no end, or has more than `most` bytes.
     """
-    check_size(path, most)
+    files.check_size(path, most)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -305,7 +297,7 @@ def _in_turn(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 file = os.open(folder / RUN, os.O_RDONLY | os.O_NONBLOCK)
                 held.callback(os.close, file)
-                lock(file, wait=True)
+                files.lock(file, wait=True)
         yield
 
 
@@ -316,7 +308,12 @@ def _files(folder: Path) -> list[str]:
         for name in names:
             path = Path(place) / name
             held = path.relative_to(folder).as_posix()
-            if name == SUMS or held == SIGNATURE or path.suffix == PART or not _is_plain(held):
+            if (
+                name == SUMS
+                or held == SIGNATURE
+                or path.suffix == files.PART
+                or not _is_plain(held)
+            ):
                 continue
             if _is_done_point(path):
                 continue
@@ -417,7 +414,7 @@ def _check_length(path: Path) -> None:
     if path.suffix == ".safetensors":
         read_header(path)
     else:
-        check_size(path, _LONG)
+        files.check_size(path, _LONG)
 
 
 def _needed(folder: Path) -> Iterator[str]:
@@ -454,7 +451,7 @@ def _listed(folder: Path) -> dict[str, str]:
     path = folder / SUMS
     if not _is_inside(path, folder.resolve()):
         raise InputError(f"{path} is no file of the run; put it back as it was written")
-    return listed(folder, read_bounded(path, _LARGEST))
+    return listed(folder, files.read_bounded(path, _LARGEST))
 
 
 def listed(folder: Path, data: bytes) -> dict[str, str]:

@@ -24,12 +24,7 @@ from ...privacy.files import PART, check_size, make_folder, sync_folder, write_d
 from ...privacy.formats.codec import parse_json
 from ...privacy.releases.ledger import Ledger, Spent
 from ...training.accounts.summary import reached
-from ...training.engine.tensor_file import (
-    BrokenCheckpoint,
-    Checkpoint,
-    load_checkpoint,
-    round_files,
-)
+from ...training.engine import tensor_file
 from ...training.exposure.events import accounted
 from ...training.exposure.sensitivity import JointSensitivity
 from ..numbers import bound, small
@@ -298,13 +293,15 @@ def _is_close(begun: float | None, now: float | None) -> bool:
     return math.isclose(begun, now, rel_tol=1e-9, abs_tol=1e-12)
 
 
-def _newest(out: Path, header: LedgerHeader, say: Notice) -> tuple[Checkpoint | None, list[Path]]:
+def _newest(
+    out: Path, header: LedgerHeader, say: Notice
+) -> tuple[tensor_file.Checkpoint | None, list[Path]]:
     """The newest checkpoint that is whole and of this run, and those that are newer but not."""
     broken: list[Path] = []
-    for _, path in reversed(round_files(out / run_folder.CHECKPOINTS)):
+    for _, path in reversed(tensor_file.round_files(out / run_folder.CHECKPOINTS)):
         try:
-            checkpoint = load_checkpoint(path)
-        except BrokenCheckpoint as error:
+            checkpoint = tensor_file.load_checkpoint(path)
+        except tensor_file.BrokenCheckpoint as error:
             say(f"Skipped: {error}.")
             broken.append(path)
             continue
@@ -366,7 +363,7 @@ def _tidy(out: Path, *, after: int, ledger: Spent, broken: Sequence[Path]) -> No
         write_durably(metrics, b"".join(line + b"\n" for line in kept))
     transcripts = out / run_folder.TRANSCRIPT
     folder_released.forget_half_saved(transcripts)
-    for number, path in round_files(transcripts):
+    for number, path in tensor_file.round_files(transcripts):
         if number > after:
             aside = transcripts / f"discarded-{len(ledger.resumed_after) + 1}"
             make_folder(aside)

@@ -16,16 +16,8 @@ from typing import NamedTuple
 from ...privacy.errors import InputError, UnsupportedView
 from ...privacy.guarantee import ALL_OTHERS, WORST_NEIGHBOUR, Statement, Status, Unit
 from ...privacy.target import Goal
+from ..exposure import sensitivity
 from ..exposure.joint_sensitivities import joint_sensitivities
-from ..exposure.sensitivity import (
-    CLEAR_DEFAULT,
-    ENCRYPTED_DEFAULT,
-    JointSensitivity,
-    Release,
-    bound_of,
-    of_records,
-    usual_of_person,
-)
 from ..exposure.whole_run import InAllRounds, check_turns, replace_infinite_by_whole_run
 from ..persons import Holders, person_joint_sensitivities
 from ..tracing.trace import AlgorithmTrace, at_unit, refer_to
@@ -46,11 +38,11 @@ _ROUNDING = 1e-9  # of two figures that count as one
 
 
 def proportional(
-    first: Mapping[str, JointSensitivity],
-    second: Mapping[str, JointSensitivity],
+    first: Mapping[str, sensitivity.JointSensitivity],
+    second: Mapping[str, sensitivity.JointSensitivity],
     *,
     noise_multiplier: float,
-) -> dict[str, JointSensitivity]:
+) -> dict[str, sensitivity.JointSensitivity]:
     """The joint sensitivities on which two traces agree; they hold at any noise multiplier.
 
     Args:
@@ -79,14 +71,16 @@ def proportional(
             for pair in lists
         )
         found[name] = one._replace(
-            releases=bound_of(agreed, like=one.releases) if one.each else agreed[0],
+            releases=sensitivity.bound_of(agreed, like=one.releases) if one.each else agreed[0],
             each=agreed if one.each else (),
             noise_multiplier=None,
         )
     return found
 
 
-def _agreed(name: str, one: Release, other: Release, noise_multiplier: float) -> Release:
+def _agreed(
+    name: str, one: sensitivity.Release, other: sensitivity.Release, noise_multiplier: float
+) -> sensitivity.Release:
     """The larger of two releases that differ by rounding."""
     a, b = one.joint_sensitivity, other.joint_sensitivity
     alike = one._replace(joint_sensitivity=0.0) == other._replace(joint_sensitivity=0.0)
@@ -101,8 +95,9 @@ def _agreed(name: str, one: Release, other: Release, noise_multiplier: float) ->
 
 
 def without_noise(
-    first: Mapping[str, JointSensitivity], silent: Mapping[str, JointSensitivity]
-) -> dict[str, JointSensitivity]:
+    first: Mapping[str, sensitivity.JointSensitivity],
+    silent: Mapping[str, sensitivity.JointSensitivity],
+) -> dict[str, sensitivity.JointSensitivity]:
     """The joint sensitivities of a run without noise: infinite is what costs anything.
 
     Args:
@@ -149,18 +144,18 @@ class FigureRequest(NamedTuple):
 
     def found_in(
         self, traces: AlgorithmTrace, subject: AccountedRun
-    ) -> dict[str, JointSensitivity]:
+    ) -> dict[str, sensitivity.JointSensitivity]:
         """The joint sensitivities in a traced run, those of whole runs where others are infinite.
 
         Without noise there is nothing that a whole run would hide, so it is not looked at; nor is
         it where batches are not Poisson.
         """
         found = self._of_one_record(traces, subject)
-        return {name: of_records(of, self.records) for name, of in found.items()}
+        return {name: sensitivity.of_records(of, self.records) for name, of in found.items()}
 
     def _of_one_record(
         self, traces: AlgorithmTrace, subject: AccountedRun
-    ) -> dict[str, JointSensitivity]:
+    ) -> dict[str, sensitivity.JointSensitivity]:
         # Contributions of the unit, and turns that the step has to keep to.
         traces = at_unit(traces, self.unit, records=self.records)
         pattern = subject.pattern
@@ -201,7 +196,9 @@ class FigureRequest(NamedTuple):
         return {name: _one_by_one(of, whole) for (name, of), (_, whole) in pairs}
 
 
-def _one_by_one(found: JointSensitivity, whole: JointSensitivity) -> JointSensitivity:
+def _one_by_one(
+    found: sensitivity.JointSensitivity, whole: sensitivity.JointSensitivity
+) -> sensitivity.JointSensitivity:
     """The same, where a view of all rounds together says nothing, since agents may be missing.
 
     Nothing is proven of noise that is shared by rounds from which other agents are missing. What
@@ -229,7 +226,7 @@ class Figures(NamedTuple):
         traces: at it; its scripts are what the run has to follow.
     """
 
-    joint_sensitivities: dict[str, JointSensitivity]
+    joint_sensitivities: dict[str, sensitivity.JointSensitivity]
     noise_multiplier: float
     traces: AlgorithmTrace
 
@@ -248,9 +245,9 @@ def adversaries_of(
     Raises:
         ValueError: the target's is another agent, and there is none.
     """
-    usual: Sequence[str] = ENCRYPTED_DEFAULT if encrypted else CLEAR_DEFAULT
+    usual: Sequence[str] = sensitivity.ENCRYPTED_DEFAULT if encrypted else sensitivity.CLEAR_DEFAULT
     if holders:
-        usual = usual_of_person(usual, holders=holders, agents=agents)
+        usual = sensitivity.usual_of_person(usual, holders=holders, agents=agents)
     asked = [str(name) for name in names or usual]
     asked += [target] if target is not None and target not in asked else []
     if agents > 1:

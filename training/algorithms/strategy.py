@@ -33,18 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError
+from ...privacy.noise import over_time
 from ...privacy.noise.correlated import decor_covariance
 from ...privacy.noise.design import Kind, design, toeplitz_strategy
-from ...privacy.noise.over_time import (
-    MOST_DENSE,
-    MOST_ROUNDS,
-    Modes,
-    best_filter,
-    best_filter_of,
-    grams,
-    modes_of,
-    strategy_of,
-)
+from ...privacy.noise.over_time import MOST_ROUNDS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -176,7 +168,7 @@ def weighed_steps(step_sizes: tuple[float, ...], *, rounds: int) -> tuple[float,
     >>> weighed_steps((0.2, 0.1), rounds=2), weighed_steps((0.1,) * 500, rounds=500)
     ((0.2, 0.1), ())
     """
-    return step_sizes if rounds <= MOST_DENSE else ()
+    return step_sizes if rounds <= over_time.MOST_DENSE else ()
 
 
 def matrix_of(table: Array, *, rounds: int) -> Array:
@@ -192,11 +184,11 @@ def matrix_of(table: Array, *, rounds: int) -> Array:
     return C
 
 
-def pair_variances(weights: Array, modes: Modes, *, ratio: float) -> Array:
+def pair_variances(weights: Array, modes: over_time.Modes, *, ratio: float) -> Array:
     """(modes,) of own noise of variance 1 and pair secrets of variance `ratio`, on average.
 
     >>> W = np.full((2, 2), 0.5)
-    >>> pair_variances(W, modes_of(W), ratio=3.0).round(9).tolist()
+    >>> pair_variances(W, over_time.modes_of(W), ratio=3.0).round(9).tolist()
     [7.0, 1.0]
     """
     laplacian = decor_covariance(weights, local_variance=0.0, pair_variance=1.0)
@@ -216,7 +208,7 @@ def _checked(weights: Array, *, rounds: int, algorithm: str) -> Array:
 def _asked(rounds: int, period: int, bands: int) -> tuple[int, int, int]:
     """T, b and p, with what 0 stands for."""
     apart = min(period or rounds, rounds)
-    if rounds > MOST_DENSE:
+    if rounds > over_time.MOST_DENSE:
         return rounds, apart, min(bands or _LONG_BANDS, apart)
     return rounds, apart, min(bands or rounds, rounds)
 
@@ -288,21 +280,21 @@ def _table(
     steps: tuple[float, ...],
 ) -> Array:
     W = np.frombuffer(weights).reshape(agents, agents)
-    modes = modes_of(W)
+    modes = over_time.modes_of(W)
     costs = modes.weights * pair_variances(W, modes, ratio=ratio)
 
     def filtered() -> Array:
-        return best_filter(
+        return over_time.best_filter(
             modes.eigenvalues, weights=costs, rounds=rounds, bands=bands
         ).coefficients
 
-    if rounds > MOST_DENSE:
+    if rounds > over_time.MOST_DENSE:
         return _long(filtered()[None], np.ones((1, 1)), rounds=rounds, period=period)[0]
-    of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
+    of_modes = over_time.grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
     gram = np.einsum("k,kst->st", costs, of_modes)
-    every = [strategy_of(gram, period=period)[None]]
+    every = [over_time.strategy_of(gram, period=period)[None]]
     if bands < rounds and bands <= period:  # turns are counted one by one
-        found = best_filter_of(gram, bands=bands).coefficients if steps else filtered()
+        found = over_time.best_filter_of(gram, bands=bands).coefficients if steps else filtered()
         every.append(toeplitz_strategy(found, rounds)[None])
     strategies = _Strategies(gram[None], np.ones(1), np.ones((1, 1)), period=period)
     return strategies.tables(every, bands=bands)[0]
@@ -313,16 +305,16 @@ def _joint(
     weights: bytes, agents: int, rounds: int, period: int, bands: int, steps: tuple[float, ...]
 ) -> Array:
     W = np.frombuffer(weights).reshape(agents, agents)
-    modes = modes_of(W)
+    modes = over_time.modes_of(W)
     shares = modes.shares[:1] if modes.alike else modes.shares
     asked = functools.partial(
         design, Kind.JOINT, W, rounds=rounds, step_sizes=steps, certified=False
     )
-    if rounds > MOST_DENSE:
+    if rounds > over_time.MOST_DENSE:
         filters = np.stack(asked(period=period, bands=bands).filters)
         return _long(filters, shares, rounds=rounds, period=period)
     every = [np.stack(asked(period=period).strategies())]
     if bands < rounds and bands <= period:
         every.append(np.stack(asked(bands=bands).strategies()))
-    of_modes = grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
+    of_modes = over_time.grams(modes.eigenvalues, rounds=rounds, step_sizes=steps)
     return _Strategies(of_modes, modes.weights, shares, period=period).tables(every, bands=bands)

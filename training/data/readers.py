@@ -21,16 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...privacy import files
 from ...privacy.errors import InputError
-from ...privacy.files import (
-    MOST_VALUES,
-    check_expansion,
-    check_size,
-    count_lines,
-    decoding,
-    opened_picture,
-    read_bounded,
-)
+from ...privacy.files import MOST_VALUES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -53,9 +46,9 @@ def read_idx(path: Path, *, dimensions: int) -> NDArray[np.uint8]:
     Raises:
         ValueError: If the magic number or the length is wrong.
     """
-    check_size(path, MOST_VALUES)
+    files.check_size(path, MOST_VALUES)
     packed = path.suffix == ".gz"
-    with decoding(path, "idx file"), gzip.open(path) if packed else path.open("rb") as file:
+    with files.decoding(path, "idx file"), gzip.open(path) if packed else path.open("rb") as file:
         shape = _idx_shape(file.read(4 + 4 * dimensions), path, dimensions=dimensions)
         announced = math.prod(shape)
         _check_announced(path, announced, header=4 + 4 * dimensions)
@@ -86,7 +79,7 @@ def _idx_shape(header: bytes, path: Path, *, dimensions: int) -> tuple[int, ...]
 def _check_announced(path: Path, announced: int, *, header: int) -> None:
     """Refuse a size that the file cannot have, before it is read."""
     if path.suffix == ".gz":
-        check_expansion(path, announced)
+        files.check_expansion(path, announced)
     elif (held := path.stat().st_size - header) != announced:
         raise InputError(
             f"{path} announces {announced} bytes of data and holds {held}; fetch it again"
@@ -170,9 +163,9 @@ def read_cifar10(root: Path) -> tuple[Records, Records]:
 
 
 def _read_cifar_batch(path: Path) -> Records:
-    held = read_bounded(path, _LARGEST_BATCH)
+    held = files.read_bounded(path, _LARGEST_BATCH)
     try:
-        with decoding(path, "CIFAR-10 batch"):
+        with files.decoding(path, "CIFAR-10 batch"):
             _check_opcodes(held)
             content = _CifarUnpickler(io.BytesIO(held), encoding="bytes").load()
             # Keys are bytes in the official files (written by Python 2), text in later ones.
@@ -314,14 +307,14 @@ def _read_libsvm_file(
     load: Any = load_svmlight_file  # its types are guessed from its defaults, wrongly
     if not path.is_file():
         raise FileNotFoundError(f"no LIBSVM file at {path.absolute()}; set root to the file itself")
-    records = count_lines(path)
+    records = files.count_lines(path)
     if features is not None and records * features > MOST_VALUES:
         raise InputError(
             f"{path} has {records} lines, which times features={features} are "
             f"{records * features} numbers; at most {MOST_VALUES} are held: give fewer records, or "
             "fewer features"
         )
-    with decoding(path, "LIBSVM text"):
+    with files.decoding(path, "LIBSVM text"):
         inputs, labels = load(path, n_features=features, zero_based=False, dtype=np.float32)
     if features is None:
         raise InputError(
@@ -419,7 +412,7 @@ def pictures_of(folder: Path) -> list[Path]:
 
 
 def _read_image(path: Path) -> NDArray[np.float32]:
-    with opened_picture(path) as opened:
+    with files.opened_picture(path) as opened:
         mode = opened.mode
         if mode == "P" and "transparency" not in opened.info:
             mode = "RGB"  # a palette is only a way to store it

@@ -8,21 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 
+from ...privacy import guarantee
 from ...privacy.batches.patterns import EVERY, Pattern
 from ...privacy.batches.sampling import Drawing, Scheme, drawing_of_cohort
 from ...privacy.errors import InputError, UnsupportedView
-from ...privacy.guarantee import (
-    ALL_OTHERS,
-    SINGLE_MESSAGE,
-    WORST_NEIGHBOUR,
-    Adversary,
-    Sees,
-    Status,
-    Unit,
-    coalition,
-    neighbour,
-    parse_adversary,
-)
+from ...privacy.guarantee import Status
 from ...privacy.participation import Draws, Reach
 
 if TYPE_CHECKING:
@@ -30,10 +20,10 @@ if TYPE_CHECKING:
     from ..tracing.trace import AlgorithmTrace
 
 
-def effective_of(who: Adversary, *, encrypted: bool) -> Adversary:
+def effective_of(who: guarantee.Adversary, *, encrypted: bool) -> guarantee.Adversary:
     """The adversary with what encrypted links leave of its view."""
-    if encrypted and who.sees is Sees.LINKS:
-        return Adversary(name=who.name, sees=Sees.END_STATES)
+    if encrypted and who.sees is guarantee.Sees.LINKS:
+        return guarantee.Adversary(name=who.name, sees=guarantee.Sees.END_STATES)
     return who
 
 
@@ -92,7 +82,7 @@ class Release(NamedTuple):
         """
         return 1 if self.whole else max(records, self.records) * self.summed
 
-    def in_cohort(self, draws: Draws, trace: RoundTrace, who: Adversary) -> Release:
+    def in_cohort(self, draws: Draws, trace: RoundTrace, who: guarantee.Adversary) -> Release:
         """The same in the cohort that a contribution is in; as it is where coins decide.
 
         Args:
@@ -102,7 +92,7 @@ class Release(NamedTuple):
         members = drawing_of_cohort(draws, agents=agents, known=known)
         if members is None:
             return self
-        if trace.unit is Unit.AGENT:
+        if trace.unit is guarantee.Unit.AGENT:
             return self._replace(drawn=members, sampling_rate=members.rate, cohort=1.0)
         return self._replace(members=members, cohort=members.rate)
 
@@ -158,7 +148,7 @@ class JointSensitivity(NamedTuple):
             where each names its own.
     """
 
-    adversary: Adversary
+    adversary: guarantee.Adversary
     victim: int
     releases: tuple[Release, ...]
     status: Status
@@ -323,7 +313,7 @@ def cost(one: JointSensitivity) -> tuple[float, bool]:
 
 
 def single_message(
-    traces: AlgorithmTrace, who: Adversary, victim: int, *, rate: float
+    traces: AlgorithmTrace, who: guarantee.Adversary, victim: int, *, rate: float
 ) -> JointSensitivity:
     """What one message alone says of a victim: what papers usually account for."""
     from ..tracing.trace import parts_of
@@ -355,8 +345,14 @@ def single_message(
 
 # Which adversaries a name asks for, and about whose records each of them is asked.
 
-CLEAR_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, "final-models", "single-message")
-ENCRYPTED_DEFAULT = ("eavesdropper", WORST_NEIGHBOUR, ALL_OTHERS, "final-models", "single-message")
+CLEAR_DEFAULT = ("eavesdropper", guarantee.WORST_NEIGHBOUR, "final-models", "single-message")
+ENCRYPTED_DEFAULT = (
+    "eavesdropper",
+    guarantee.WORST_NEIGHBOUR,
+    guarantee.ALL_OTHERS,
+    "final-models",
+    "single-message",
+)
 
 
 class _AllBut(Sequence[int]):
@@ -381,7 +377,7 @@ class _AllBut(Sequence[int]):
 
 def candidates(
     traces: AlgorithmTrace, name: str, victim: int | None = None
-) -> list[tuple[Adversary, Sequence[int]]]:
+) -> list[tuple[guarantee.Adversary, Sequence[int]]]:
     """The adversaries that a name asks for, each with the victims that it is asked about.
 
     Raises:
@@ -392,15 +388,15 @@ def candidates(
     if victim is not None and not 0 <= victim < agents:
         raise InputError(f"victim={victim} must lie in 0..{agents - 1}")
     asked = [victim] if victim is not None else list(range(agents))
-    found: list[tuple[Adversary, Sequence[int]]]
-    if name == WORST_NEIGHBOUR and victim is None:
-        found = [(neighbour(k), _AllBut(agents, k)) for k in range(agents)]
-    elif name == WORST_NEIGHBOUR:
-        found = [(neighbour(k), asked) for k in range(agents) if k != victim]
-    elif name == ALL_OTHERS:
-        found = [(coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
+    found: list[tuple[guarantee.Adversary, Sequence[int]]]
+    if name == guarantee.WORST_NEIGHBOUR and victim is None:
+        found = [(guarantee.neighbour(k), _AllBut(agents, k)) for k in range(agents)]
+    elif name == guarantee.WORST_NEIGHBOUR:
+        found = [(guarantee.neighbour(k), asked) for k in range(agents) if k != victim]
+    elif name == guarantee.ALL_OTHERS:
+        found = [(guarantee.coalition(set(range(agents)) - {v}), [v]) for v in asked if agents > 1]
     else:
-        who = parse_adversary(name, agents)
+        who = guarantee.parse_adversary(name, agents)
         if victim in who.agents:
             raise UnsupportedView(f"{who.name} contains the victim {victim}; choose another")
         found = [(who, [v for v in asked if v not in who.agents])]
@@ -421,6 +417,6 @@ def usual_of_person(
         agents: how many there are.
     """
     outside = agents - len(holders)
-    of_agents = (WORST_NEIGHBOUR, ALL_OTHERS)
-    kept = [n for n in names if n != SINGLE_MESSAGE.name]
+    of_agents = (guarantee.WORST_NEIGHBOUR, guarantee.ALL_OTHERS)
+    kept = [n for n in names if n != guarantee.SINGLE_MESSAGE.name]
     return [n for n in kept if outside or n not in of_agents]

@@ -27,16 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...privacy.errors import InputError, UndeclaredOperation, within
-from .mixing import (
-    Sums,
-    WeightScheme,
-    check_agents,
-    check_mixing,
-    name_pieces,
-    pieces,
-    push_weights,
-    zeros,
-)
+from . import mixing
+from .mixing import name_pieces
 
 SYMMETRIC = 1e-9
 
@@ -78,14 +70,16 @@ class Graph:
     unannounced: bool = False
     receivers: NDArray[np.int64] = field(init=False, repr=False)
     senders: NDArray[np.int64] = field(init=False, repr=False)
-    sums: Sums = field(init=False)
+    sums: mixing.Sums = field(init=False)
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights, dtype=np.float64)  # (A, A)
-        object.__setattr__(self, "sums", check_mixing(self.name, weights, connected=self.connected))
+        object.__setattr__(
+            self, "sums", mixing.check_mixing(self.name, weights, connected=self.connected)
+        )
         receivers, senders = np.nonzero(weights)  # row-major, so already (receiver, sender)
         if weights.flags.writeable or weights.base is not None:
-            held, weights = weights, zeros(weights.shape)  # which its giver cannot change
+            held, weights = weights, mixing.zeros(weights.shape)  # which its giver cannot change
             weights[receivers, senders] = held[receivers, senders]
         derived = {
             "weights": weights,
@@ -123,7 +117,7 @@ class Graph:
         every = np.arange(agents)
         every.setflags(write=False)
         made = object.__new__(Graph)
-        derived = {"name": name, "weights": weights, "connected": False, "sums": Sums.BOTH}
+        derived = {"name": name, "weights": weights, "connected": False, "sums": mixing.Sums.BOTH}
         derived |= {"absent": frozenset[int](), "unannounced": False}
         for attribute, value in {**derived, "receivers": every, "senders": every}.items():
             object.__setattr__(made, attribute, value)
@@ -243,7 +237,7 @@ class GraphSequence:
 
     name: str
     graphs: tuple[Graph, ...]
-    sums: Sums = field(init=False)
+    sums: mixing.Sums = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graphs", tuple(self.graphs))
@@ -252,14 +246,14 @@ class GraphSequence:
         counts = [graph.agents for graph in self.graphs]
         if len(set(counts)) > 1:
             raise InputError(f"graphs of {self.name!r} have {counts} agents, must be equally many")
-        shared = [s for s in Sums if all(graph.sums.serve(s) for graph in self.graphs)]
+        shared = [s for s in mixing.Sums if all(graph.sums.serve(s) for graph in self.graphs)]
         if not shared:
             raise InputError(
                 f"graphs of {self.name!r} differ: in some only rows sum to 1, in others only "
                 "columns; give all of them the same"
             )
         object.__setattr__(self, "sums", shared[0])
-        found = pieces(self._support(), both_ways=False)
+        found = mixing.pieces(self._support(), both_ways=False)
         if len(found) > 1:
             raise InputError(
                 f"the graphs of {self.name!r} together fall into {len(found)} pieces "
@@ -331,7 +325,7 @@ class ScheduledGraph:
     graphs: tuple[Graph, ...]
     told: str
     name: str = field(init=False)
-    sums: Sums = field(init=False)
+    sums: mixing.Sums = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "graphs", tuple(self.graphs))
@@ -341,7 +335,7 @@ class ScheduledGraph:
         if any(graph.agents != self.base.agents for graph in self.graphs):
             raise InputError(f"rounds of {self.name!r} must have its {self.base.agents} agents")
         distinct = (self.base, *dict.fromkeys(self.graphs))
-        shared = [s for s in Sums if all(graph.sums.serve(s) for graph in distinct)]
+        shared = [s for s in mixing.Sums if all(graph.sums.serve(s) for graph in distinct)]
         if not shared:
             raise InputError(
                 f"with agents absent, in some rounds of {self.name!r} only rows of the weights "
@@ -456,7 +450,7 @@ def random_digraph(
     graphs: int = 16,
     window: int | None = None,
     seed: int = 0,
-    weights: WeightScheme = "metropolis",
+    weights: mixing.WeightScheme = "metropolis",
 ) -> GraphSequence:
     """Directed graphs that take turns, each drawn anew; every sender splits what it has evenly.
 
@@ -482,7 +476,7 @@ def random_digraph(
             f"weights={weights!r} cannot apply to {name!r}, whose senders split what they have "
             "evenly; leave it out"
         )
-    check_agents(name, agents, graphs=graphs)
+    mixing.check_agents(name, agents, graphs=graphs)
     # Each arc of each graph by a coin of its own.
     draw = np.random.default_rng(seed)
     arcs = [draw.random((agents, agents)) < edge_probability for _ in range(graphs)]
@@ -491,7 +485,7 @@ def random_digraph(
         f"seed={seed}"
     )
     # A draw that does not join everybody is refused: to draw again would change its law.
-    if len(found := pieces(np.logical_or.reduce(arcs), both_ways=False)) > 1:
+    if len(found := mixing.pieces(np.logical_or.reduce(arcs), both_ways=False)) > 1:
         raise InputError(
             f"all graphs of {drawn} together fall into {len(found)} pieces ({name_pieces(found)}) "
             "that do not hear each other both ways; raise edge_probability or graphs, or take "
@@ -500,7 +494,7 @@ def random_digraph(
     sequence = GraphSequence(
         name=name,
         graphs=tuple(
-            Graph(name=f"{name} {k}", weights=push_weights(of), connected=False)
+            Graph(name=f"{name} {k}", weights=mixing.push_weights(of), connected=False)
             for k, of in enumerate(arcs, start=1)
         ),
     )
@@ -540,7 +534,7 @@ def _all_join(links: list[NDArray[np.bool_]], window: int) -> bool:
     """Whether the links of any so many rounds in a row join everybody."""
     held = np.asarray(np.sum(links[:window], axis=0, dtype=np.int64))  # (A, A) in how many
     for start in range(len(links)):
-        if len(pieces(held.astype(np.bool_), both_ways=False)) > 1:
+        if len(mixing.pieces(held.astype(np.bool_), both_ways=False)) > 1:
             return False
         held -= links[start]
         held += links[(start + window) % len(links)]
