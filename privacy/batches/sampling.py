@@ -30,6 +30,7 @@ from ..participation import Draws, Event, ParticipationPattern, Reach, always, p
 
 _NEARLY_1 = 1.0 - 2.0**-52  # a smaller probability to be full counts as so much
 MOST_COUNTED = 10**12  # records of an agent, or of a batch; sizes beyond are told apart no more
+MOST_STEPS = 10_000  # of one local update, each on a batch
 RARE = 1e-8  # probability of a batch to overflow that "auto" aims at
 
 

@@ -37,8 +37,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...privacy.batches.sampling import MOST_STEPS
 from ...privacy.errors import within
-from ..step.values import MOST_STEPS
 from .algorithm import Algorithm
 from .dsgd import State, init
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import torch
 from torch import Tensor
 
-from ...privacy.batches.sampling import Per, Scheme
+from ...privacy.batches.sampling import MOST_STEPS, Per, Scheme
 from ...privacy.errors import InputError, InputTypeError, UndeclaredOperation, whole, within
 from ..device.precision import on_device
 
@@ -36,9 +36,8 @@ _EXPECTED_SIZE = (
     "its records and their number are secret; divide a sum by batch_size, the public expected size"
 )
 
-# What to use in place of what a step may not do to a value, by name; and how long it may be.
+# What to use in place of what a step may not do to a value, by name.
 
-MOST_STEPS = 10_000  # of one local update
 
 REMEDY = (
     "declare it: round.postprocess(fn, ...) for a function of released values, "
