@@ -9,14 +9,7 @@ import pytest
 from rich.text import Text
 
 from overhear.commands.cli import main
-from overhear.commands.terminal.terminal import (
-    Log,
-    make_console,
-    make_table,
-    print_json,
-    say,
-    write,
-)
+from overhear.commands.terminal import terminal
 from overhear.privacy.errors import InputError
 from overhear.reports.document.html import render
 from overhear.reports.document.markdown import report_markdown
@@ -49,17 +42,17 @@ def test_an_error_is_one_sentence_whatever_it_names(words):
 
 
 def test_what_is_printed_is_escaped_where_it_leaves(capsys, tmp_path):
-    console, table = make_console(), make_table(EVIL)
+    console, table = terminal.make_console(), terminal.make_table(EVIL)
     table.caption = EVIL
     table.add_column(EVIL)
     table.add_row(EVIL)
     console.print(table)
     console.print(EVIL)
-    say(console, EVIL)
-    write(EVIL)
-    write(Path(EVIL))
+    terminal.say(console, EVIL)
+    terminal.write(EVIL)
+    terminal.write(Path(EVIL))
     tell(EVIL)
-    log = Log()
+    log = terminal.Log()
     log.begin("x", path=tmp_path / "log")
     log.line(EVIL)
     log.end()
@@ -68,14 +61,14 @@ def test_what_is_printed_is_escaped_where_it_leaves(capsys, tmp_path):
         assert moving(text) == set()
         assert r"\x1b" in text
     assert len((tmp_path / "log").read_text().splitlines()) == 2
-    print_json({EVIL: EVIL})
+    terminal.print_json({EVIL: EVIL})
     assert json.loads(capsys.readouterr().out) == {"schema": 1, EVIL: EVIL}
 
 
 def test_colours_of_the_console_are_let_through(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    console = make_console()
+    console = terminal.make_console()
     with console.capture() as held:
         console.print(Text("a", "bold"), "[/b]\x1b[2J")
     assert held.get() == "\x1b[1ma\x1b[0m [/b]\\x1b[2J\n"

@@ -18,14 +18,8 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
+from overhear.privacy import files
 from overhear.privacy.errors import InputError
-from overhear.privacy.files import (
-    check_expansion,
-    check_memory,
-    count_lines,
-    read_bounded,
-    read_text,
-)
 from overhear.privacy.formats.tensor_archives import PackedArrays, read_header
 from overhear.training.engine.tensor_file import read_tensors
 
@@ -529,7 +523,7 @@ def test_lines_are_counted_as_a_reader_meets_them(content, suffix, tmp_path):
     path = tmp_path / f"text{suffix}"
     pack = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}[suffix]
     path.write_bytes(pack(content))
-    assert content.count(b"\n") <= count_lines(path) <= content.count(b"\n") + 1
+    assert content.count(b"\n") <= files.count_lines(path) <= content.count(b"\n") + 1
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2"])
@@ -539,28 +533,28 @@ def test_what_cannot_be_unpacked_is_said(suffix, tmp_path):
     for content in (b"no archive", pack(b"1 1:1\n" * 1000)[:-9]):
         path.write_bytes(content)
         with pytest.raises(InputError, match="is no text that can be unpacked"):
-            count_lines(path)
+            files.count_lines(path)
 
 
 def test_a_bound_holds_to_the_byte(tmp_path):
     path = tmp_path / "held"
     path.write_bytes(b"12345")
-    assert read_bounded(path, 5) == b"12345"
+    assert files.read_bounded(path, 5) == b"12345"
     with pytest.raises(InputError, match="has 5 bytes, and at most 4 are read"):
-        read_bounded(path, 4)
-    check_expansion(path, 64 << 20)
+        files.read_bounded(path, 4)
+    files.check_expansion(path, 64 << 20)
     with pytest.raises(InputError, match="becomes 67108865 bytes or more"):
-        check_expansion(path, (64 << 20) + 1)
+        files.check_expansion(path, (64 << 20) + 1)
 
 
 def test_what_is_no_file_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
-        for read in (read_text, read_header, count_lines):
+        for read in (files.read_text, read_header, files.count_lines):
             with pytest.raises(InputError, match="is no regular file"):
                 read(path)
     with pytest.raises(FileNotFoundError):
-        read_text(tmp_path / "none")
+        files.read_text(tmp_path / "none")
 
 
 def test_an_honest_npz_is_read_however_it_was_packed(tmp_path, monkeypatch):
@@ -587,9 +581,9 @@ def test_a_safetensors_file_is_let_through(tmp_path):
 
 
 def test_what_the_machine_has_no_memory_for_is_refused_with_a_remedy():
-    check_memory("a run", 1, "lower agents")
+    files.check_memory("a run", 1, "lower agents")
     with pytest.raises(InputError, match=r"a run takes 1e\+15 GB of memory, .*: lower agents"):
-        check_memory("a run", 10**24, "lower agents")
+        files.check_memory("a run", 10**24, "lower agents")
 
 
 def test_a_control_group_bounds_the_memory_of_a_machine(tmp_path, monkeypatch):
@@ -598,5 +592,5 @@ def test_a_control_group_bounds_the_memory_of_a_machine(tmp_path, monkeypatch):
     limits = [str(tmp_path / name) for name in ("none", "nowhere", "most")]
     monkeypatch.setattr("overhear.privacy.files._GROUP_LIMITS", limits)
     with pytest.raises(InputError, match="this machine has 1e-06"):
-        check_memory("a run", 1001, "lower agents")
-    check_memory("a run", 1000, "lower agents")
+        files.check_memory("a run", 1001, "lower agents")
+    files.check_memory("a run", 1000, "lower agents")

@@ -8,16 +8,9 @@ import pytest
 import torch
 
 from overhear.privacy.errors import InputError
+from overhear.privacy.noise import over_time
 from overhear.privacy.noise.design import Kind, design
 from overhear.privacy.noise.dual import optimum
-from overhear.privacy.noise.over_time import (
-    best_filter,
-    best_filter_of,
-    grams,
-    modes_of,
-    patterns,
-    strategy_of,
-)
 from overhear.privacy.view.view import View
 from overhear.training import build_graph
 from overhear.training.algorithms.strategy import joint_tables, matrix_of, strategy_table
@@ -126,14 +119,14 @@ def test_a_filter_lies_above_its_bound_and_the_dense_optimum(kind, weights):
 
 @pytest.mark.parametrize("kind", [Kind.TIME, Kind.JOINT])
 def test_what_is_designed_for_the_rates_beats_what_is_designed_for_equal_ones(kind):
-    K = grams(modes_of(W3).eigenvalues, rounds=6, step_sizes=RATES)
+    K = over_time.grams(over_time.modes_of(W3).eigenvalues, rounds=6, step_sizes=RATES)
     energy = {}
     for rates in (RATES, ()):
         strategies = design(kind, W3, rounds=6, step_sizes=rates).strategies()
         strategies *= 2 // len(strategies)  # of two eigenspaces
         squares = np.stack([C.T @ C for C in strategies])
         each = np.trace(np.linalg.solve(squares, K), axis1=1, axis2=2)
-        energy[rates] = float(modes_of(W3).weights @ each) / 6
+        energy[rates] = float(over_time.modes_of(W3).weights @ each) / 6
     assert energy[RATES] == pytest.approx(
         design(kind, W3, rounds=6, step_sizes=RATES).energy, rel=1e-5
     )
@@ -141,10 +134,10 @@ def test_what_is_designed_for_the_rates_beats_what_is_designed_for_equal_ones(ki
 
 
 def test_the_best_filter_of_a_gram_matrix_is_that_of_equal_rates_there():
-    values, shares = modes_of(PATH).eigenvalues, modes_of(PATH).weights
-    gram = np.einsum("k,kst->st", shares, grams(values, rounds=20))
-    one = best_filter(values, weights=shares, rounds=20, bands=4)
-    two = best_filter_of(gram, bands=4)
+    values, shares = over_time.modes_of(PATH).eigenvalues, over_time.modes_of(PATH).weights
+    gram = np.einsum("k,kst->st", shares, over_time.grams(values, rounds=20))
+    one = over_time.best_filter(values, weights=shares, rounds=20, bands=4)
+    two = over_time.best_filter_of(gram, bands=4)
     assert two.cost == pytest.approx(one.cost, rel=1e-5)
     assert two.coefficients == pytest.approx(one.coefficients, abs=1e-3)
 
@@ -152,8 +145,8 @@ def test_the_best_filter_of_a_gram_matrix_is_that_of_equal_rates_there():
 @pytest.mark.parametrize("bands", [0, 3])
 def test_the_tables_of_training_are_made_for_the_rates(bands):
     run = {"rounds": 6, "period": 3, "bands": bands, "algorithm": "a"}
-    K = grams(modes_of(PATH).eigenvalues, rounds=6, step_sizes=RATES)
-    shares = modes_of(PATH).weights
+    K = over_time.grams(over_time.modes_of(PATH).eigenvalues, rounds=6, step_sizes=RATES)
+    shares = over_time.modes_of(PATH).weights
 
     def energy(tables) -> float:
         squares = []
@@ -180,11 +173,11 @@ def ring(agents):
 
 
 def time_strategy(weights, *, rounds, period=None, step_sizes=()):
-    modes, period = modes_of(weights), period or rounds
-    each = grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes)
+    modes, period = over_time.modes_of(weights), period or rounds
+    each = over_time.grams(modes.eigenvalues, rounds=rounds, step_sizes=step_sizes)
     gram = np.einsum("k,kst->st", modes.weights, each)
-    found = optimum(gram[None], np.ones((1, 1)), patterns(rounds, period))
-    C = strategy_of(gram, period=period)
+    found = optimum(gram[None], np.ones((1, 1)), over_time.patterns(rounds, period))
+    C = over_time.strategy_of(gram, period=period)
     energy = np.trace(gram @ np.linalg.inv(C.T @ C)) / rounds
     gap = energy * rounds / found.lower_bound - 1
     return SimpleNamespace(matrix=C, energy=energy, gap=gap)

@@ -11,16 +11,7 @@ from typing import Any
 import pytest
 
 from overhear.commands import cli
-from overhear.reports.compare import (
-    Accuracy,
-    ComparedRun,
-    Comparison,
-    compare_runs,
-    comparison_html,
-    comparison_markdown,
-    flags_of,
-    rows_of,
-)
+from overhear.reports import compare
 from overhear.runs.folder.folder import ATTACK, AUDIT, write_sums
 from overhear.runs.folder.run import train_run
 from overhear.runs.run_file.run_file import load_run_file
@@ -71,11 +62,11 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(folders):
-    return compare_runs(folders)
+    return compare.compare_runs(folders)
 
 
-def cells(found: Comparison) -> dict[str, list[str]]:
-    return dict(rows_of(found.runs))
+def cells(found: compare.Comparison) -> dict[str, list[str]]:
+    return dict(compare.rows_of(found.runs))
 
 
 def test_epsilon_stands_with_its_delta_and_status(found):
@@ -95,7 +86,7 @@ def test_accuracy_is_the_mean_and_the_worst_of_the_agents(found, folders):
     lines = (folders[0] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     each = json.loads(lines[-1])["accuracy"]
     mean = pytest.approx(sum(each) / 4)
-    assert found.runs[0].accuracy == Accuracy(round=2, mean=mean, worst=min(each))
+    assert found.runs[0].accuracy == compare.Accuracy(round=2, mean=mean, worst=min(each))
 
 
 def test_attack_and_audit_stand_beside_a_run_without_them(found):
@@ -110,12 +101,12 @@ def test_attack_and_audit_stand_beside_a_run_without_them(found):
     assert table["measured epsilon: eavesdropper"][1].startswith("≥ 1.23 at delta 1e-5, 1000 can")
 
 
-def _changed(found: Comparison, **changes: Any) -> list[ComparedRun]:
+def _changed(found: compare.Comparison, **changes: Any) -> list[compare.ComparedRun]:
     first, second = found.runs
     return [first, replace(second, adversaries=first.adversaries, **changes)]
 
 
-def _renamed(run: ComparedRun, **changes: Any) -> ComparedRun:
+def _renamed(run: compare.ComparedRun, **changes: Any) -> compare.ComparedRun:
     """The run with another first adversary."""
     adversary, *others = run.adversaries
     return replace(run, adversaries=[replace(adversary, **changes), *others])
@@ -133,8 +124,8 @@ def _renamed(run: ComparedRun, **changes: Any) -> ComparedRun:
     ],
 )
 def test_what_cannot_be_compared_is_flagged(found, changes, words):
-    assert flags_of(_changed(found)) == []
-    (flag,) = flags_of(_changed(found, **changes))
+    assert compare.flags_of(_changed(found)) == []
+    (flag,) = compare.flags_of(_changed(found, **changes))
     assert words in flag
 
 
@@ -142,7 +133,7 @@ def test_what_cannot_be_compared_is_flagged(found, changes, words):
 def test_different_units_and_adjacencies_are_flagged(found, key, other):
     runs = _changed(found)
     rows = [replace(row, **{key: other}) for row in runs[1].adversaries]
-    (flag,) = flags_of([runs[0], replace(runs[1], adversaries=rows)])
+    (flag,) = compare.flags_of([runs[0], replace(runs[1], adversaries=rows)])
     assert flag.startswith(f"{key} differs")
 
 
@@ -150,7 +141,7 @@ def test_an_adversary_of_one_run_alone_is_said_to_be(found):
     runs = _changed(found)
     runs[0] = replace(runs[0], adversaries=runs[0].adversaries[1:])
     name = runs[1].adversaries[0].adversary
-    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
+    assert dict(compare.rows_of(runs))[f"epsilon: {name}"][0] == "not accounted for"
 
 
 @pytest.mark.parametrize("status", ["no protection", "cannot be expressed"])
@@ -158,7 +149,7 @@ def test_an_infinite_epsilon_is_said_to_be_what_it_is(found, status):
     runs = _changed(found)
     runs[0] = _renamed(runs[0], epsilon=math.inf, status=status)
     name = runs[0].adversaries[0].adversary
-    assert dict(rows_of(runs))[f"epsilon: {name}"][0] == f"∞: {status}"
+    assert dict(compare.rows_of(runs))[f"epsilon: {name}"][0] == f"∞: {status}"
 
 
 class _Balanced(HTMLParser):
@@ -180,15 +171,15 @@ class _Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def hostile(found: Comparison) -> Comparison:
+def hostile(found: compare.Comparison) -> compare.Comparison:
     runs = _changed(found, run=HOSTILE, model=HOSTILE, data=HOSTILE, contradictions=[HOSTILE])
     runs[1] = _renamed(runs[1], adversary=HOSTILE)
-    return Comparison(runs=runs, flags=flags_of(runs))
+    return compare.Comparison(runs=runs, flags=compare.flags_of(runs))
 
 
 def test_the_page_is_whole_and_loads_and_runs_nothing(found):
     for one in (found, hostile(found)):
-        page = comparison_html(one)
+        page = compare.comparison_html(one)
         parser = _Balanced()
         parser.feed(page)
         parser.close()
@@ -200,7 +191,7 @@ def test_the_page_is_whole_and_loads_and_runs_nothing(found):
 
 
 def test_a_hostile_name_does_not_break_the_markdown_table(found):
-    text = comparison_markdown(hostile(found))
+    text = compare.comparison_markdown(hostile(found))
     lines = text.splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {4}
@@ -241,4 +232,4 @@ def test_a_changed_run_is_refused(folders, tmp_path):
     shutil.copytree(folders[0], changed)
     (changed / "metrics.jsonl").write_text("{}", encoding="utf-8")
     with pytest.raises(ValueError, match="the run was changed"):
-        compare_runs([folders[1], changed])
+        compare.compare_runs([folders[1], changed])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from overhear.reports.judgement import wording
 from overhear.reports.judgement.facts import Facts, facts_of_report
 from overhear.reports.judgement.findings import (
     ACTIONS,
@@ -23,13 +24,6 @@ from overhear.reports.judgement.findings import (
     Remedy,
     fill,
     text_of,
-)
-from overhear.reports.judgement.wording import (
-    action_sentence,
-    headline,
-    plain_sentences,
-    sentence,
-    who,
 )
 from tests.conftest import typed
 
@@ -88,7 +82,7 @@ def test_a_phrase_is_sentences_without_words_that_only_we_use(which):
 
 @pytest.mark.parametrize("kind", list(Kind))
 def test_every_finding_makes_a_sentence(facts, kind):
-    said = text_of(sentence(found(facts, kind), facts))
+    said = text_of(wording.sentence(found(facts, kind), facts))
     assert not re.search(r"[{}]|None|  |\.\.", said)
 
 
@@ -96,17 +90,17 @@ def test_every_finding_makes_a_sentence(facts, kind):
 def test_every_remedy_makes_a_sentence_with_the_delta_of_its_figure(facts, action):
     remedy = Remedy(action=action, epsilon=0.97, words=FIX, over=True, others=facts.claims[1:3])
     for finding in (found(facts, Kind.OVER), found(facts, Kind.OVER, limit=facts.limit)):
-        said = text_of(action_sentence(remedy, finding, facts))
+        said = text_of(wording.action_sentence(remedy, finding, facts))
         assert not re.search(r"[{}]|None|  |\.\.", said)
         assert ("0.9700" not in said) or "0.9700 at delta 1e-5" in said
     smaller = replace(remedy, delta=1e-7)
-    said = text_of(action_sentence(smaller, found(facts, Kind.OVER), facts))
+    said = text_of(wording.action_sentence(smaller, found(facts, Kind.OVER), facts))
     assert ("0.9700" not in said) or "0.9700 at delta 1e-7" in said
 
 
 @pytest.mark.parametrize("kind", [Kind.OVER, Kind.HEURISTIC, Kind.UNPROTECTED, Kind.WITHIN])
 def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(facts, kind):
-    said = text_of(sentence(found(facts, kind), facts)).lower()
+    said = text_of(wording.sentence(found(facts, kind), facts)).lower()
     assert "the eavesdropper" in said
     assert ("infinite" if kind is Kind.UNPROTECTED else "delta 1e-5") in said
     assert "limit of 1" in said or "limit is 1" in said or "only a proven figure passes" in said
@@ -114,15 +108,15 @@ def test_a_finding_about_a_figure_names_it_with_its_limit_and_its_adversary(fact
 
 @pytest.mark.parametrize("kind", list(HEADLINES))
 def test_a_headline_is_one_line_without_a_full_stop(facts, kind):
-    said = text_of(headline(found(facts, kind), facts))
+    said = text_of(wording.headline(found(facts, kind), facts))
     assert said[-1] not in ".,"
     assert len(said) < 90
 
 
 def test_an_infinite_figure_without_a_target_is_still_said_to_protect_nothing(facts):
-    said = text_of(headline(found(facts, Kind.UNPROTECTED, limit=None), facts))
+    said = text_of(wording.headline(found(facts, Kind.UNPROTECTED, limit=None), facts))
     assert said == "No target was set, and nothing protects a record from the eavesdropper"
-    said = text_of(headline(found(facts, Kind.HEURISTIC, limit=None), facts))
+    said = text_of(wording.headline(found(facts, Kind.HEURISTIC, limit=None), facts))
     assert said == "No target was set, so nothing is met or missed"
 
 
@@ -130,20 +124,20 @@ def test_a_figure_that_is_just_over_its_limit_is_written_with_every_digit(facts)
     claim = replace(facts.head, epsilon=4.000000000000001)
     finding = found(facts, Kind.OVER, claim=claim, limit=4.0)
     assert "4.000000000000001 at delta 1e-5, just over the limit of 4." in text_of(
-        sentence(finding, facts)
+        wording.sentence(finding, facts)
     )
 
 
 def test_a_verdict_of_an_audit_alone_is_told_as_such(facts):
     finding = Finding(kind=Kind.SUSPICIOUS, words={"verdict": "suspicious"})
-    assert plain_sentences(finding, facts) == "The verdict of the audit is suspicious."
+    assert wording.plain_sentences(finding, facts) == "The verdict of the audit is suspicious."
 
 
 def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts):
     words = {key: value for key, value in WORDS.items() if key != "measured"}
     finding = Finding(kind=Kind.SUSPICIOUS, adversary="eavesdropper", words=words)
     said = "The audit calls eavesdropper suspicious (as stated)."
-    assert plain_sentences(finding, facts) == said
+    assert wording.plain_sentences(finding, facts) == said
 
 
 @pytest.mark.parametrize(
@@ -160,12 +154,12 @@ def test_an_audit_that_measured_nothing_is_not_given_a_figure(facts):
     ],
 )
 def test_an_adversary_has_one_name(facts, name, worst, said):
-    assert who(replace(facts.head, adversary=name, worst_adversary=worst), facts) == said
+    assert wording.who(replace(facts.head, adversary=name, worst_adversary=worst), facts) == said
 
 
 def test_an_eavesdropper_who_cannot_read_the_links_is_said_to_read_the_models(facts):
     for hidden in (replace(facts, encrypted=True), replace(facts, agents=1)):
-        assert who(hidden.head, hidden) == (
+        assert wording.who(hidden.head, hidden) == (
             "the eavesdropper (who reads the released models alone)"
         )
 

@@ -7,15 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from overhear.runs.audit import evidence
 from overhear.runs.audit import evidence as module
-from overhear.runs.audit.evidence import (
-    TRAIL,
-    keep_trail,
-    leave_trace,
-    read_trail,
-    run_digest,
-    trail_of_folder,
-)
+from overhear.runs.audit.evidence import leave_trace
 from overhear.runs.audit.evidence_schema import Audit
 from overhear.runs.folder.folder import write_sums
 from overhear.runs.run_file.run_file import load_run_file
@@ -33,7 +27,7 @@ def _left(run_file: Path, count: int, *overrides: str) -> bytes:
     config = load_run_file(run_file, overrides)
     for seed in range(count):
         leave_trace(run_file, config, _found(seed=seed))
-    return (run_file.parent / TRAIL).read_bytes()
+    return (run_file.parent / evidence.TRAIL).read_bytes()
 
 
 def test_audits_are_counted_by_verdict_and_those_of_other_runs_apart(run_file):
@@ -50,8 +44,10 @@ def test_the_digest_is_that_of_the_run_a_folder_keeps(run_file, tmp_path):
     config = load_run_file(run_file, ["audit.seed=3", "intercept.rounds=[2]"])
     kept = tmp_path / "kept.toml"
     kept.write_text(config.to_toml(), encoding="utf-8")
-    assert run_digest(load_run_file(kept)) == run_digest(load_run_file(run_file))
-    assert run_digest(load_run_file(kept, ["training.rounds=2"])) != run_digest(config)
+    assert evidence.run_digest(load_run_file(kept)) == evidence.run_digest(load_run_file(run_file))
+    assert evidence.run_digest(load_run_file(kept, ["training.rounds=2"])) != evidence.run_digest(
+        config
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,22 +64,22 @@ def test_the_digest_is_that_of_the_run_a_folder_keeps(run_file, tmp_path):
 )
 def test_a_line_that_was_changed_or_taken_out_shows(run_file, change, told):
     lines = _left(run_file, 3).splitlines()
-    path = run_file.parent / TRAIL
+    path = run_file.parent / evidence.TRAIL
     path.write_bytes(b"\n".join(change(lines)) + b"\n")
-    trail = read_trail([path], load_run_file(run_file))
+    trail = evidence.read_trail([path], load_run_file(run_file))
     assert trail is not None
     assert any(told in one for one in trail.damaged)
 
 
 def test_what_is_damaged_is_gone_on_with_and_never_rewritten(run_file):
     held = _left(run_file, 2)
-    path = run_file.parent / TRAIL
+    path = run_file.parent / evidence.TRAIL
     path.write_bytes(held[:-30])  # the last line is cut off
     trail = leave_trace(run_file, load_run_file(run_file), _found())
     assert path.read_bytes().startswith(held[:-30] + b"\n")
     assert trail.audits == 2
     assert trail.damaged == ["audits.jsonl line 2 is no audit: it was changed or cut off"]
-    assert read_trail([path], load_run_file(run_file)) == trail
+    assert evidence.read_trail([path], load_run_file(run_file)) == trail
 
 
 def test_the_list_is_read_in_the_folder_and_beside_it_and_no_line_counts_twice(run_file, tmp_path):
@@ -91,14 +87,14 @@ def test_the_list_is_read_in_the_folder_and_beside_it_and_no_line_counts_twice(r
     folder = tmp_path / "run"
     folder.mkdir()
     config = load_run_file(run_file)
-    assert trail_of_folder(folder, config).audits == 2
-    keep_trail(run_file, folder)
+    assert evidence.trail_of_folder(folder, config).audits == 2
+    evidence.keep_trail(run_file, folder)
     _left(run_file, 1)
-    assert trail_of_folder(folder, config).audits == 3
-    (tmp_path / TRAIL).unlink()
-    assert trail_of_folder(folder, config).audits == 2
-    (folder / TRAIL).unlink()
-    assert trail_of_folder(folder, config) is None
+    assert evidence.trail_of_folder(folder, config).audits == 3
+    (tmp_path / evidence.TRAIL).unlink()
+    assert evidence.trail_of_folder(folder, config).audits == 2
+    (folder / evidence.TRAIL).unlink()
+    assert evidence.trail_of_folder(folder, config) is None
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(run_file, monkeypatch):
@@ -108,7 +104,7 @@ def test_a_folder_that_cannot_be_written_to_is_told(run_file, monkeypatch):
     monkeypatch.setattr(module.os, "open", refuse)
     with pytest.raises(OSError, match="Read-only file system") as error:
         leave_trace(run_file, load_run_file(run_file), _found())
-    assert error.value.filename == str(run_file.parent / TRAIL)
+    assert error.value.filename == str(run_file.parent / evidence.TRAIL)
 
 
 def test_two_audits_at_once_leave_whole_lines(run_file):
@@ -123,9 +119,9 @@ def test_two_audits_at_once_leave_whole_lines(run_file):
         children.append(child)
     for child in children:
         os.waitpid(child, 0)
-    lines = (run_file.parent / TRAIL).read_bytes().splitlines()
+    lines = (run_file.parent / evidence.TRAIL).read_bytes().splitlines()
     assert len([json.loads(line) for line in lines]) == 20
-    trail = read_trail([run_file.parent / TRAIL], load_run_file(run_file))
+    trail = evidence.read_trail([run_file.parent / evidence.TRAIL], load_run_file(run_file))
     assert trail.damaged == []
 
 
@@ -133,8 +129,8 @@ def test_a_run_folder_whose_own_run_file_was_audited_stays_whole(run_file):
     folder = run_file.parent
     _left(run_file, 1)
     write_sums(folder)
-    assert TRAIL in (folder / "SHA256SUMS").read_text(encoding="utf-8")
+    assert evidence.TRAIL in (folder / "SHA256SUMS").read_text(encoding="utf-8")
     _left(run_file, 1)
     sums = (folder / "SHA256SUMS").read_text(encoding="utf-8")
-    assert TRAIL not in sums
+    assert evidence.TRAIL not in sums
     assert "run.toml" in sums

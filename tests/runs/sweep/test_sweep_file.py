@@ -6,14 +6,7 @@ from typing import Any
 import pytest
 
 from overhear.privacy.errors import InputError
-from overhear.runs.sweep.sweep_file import (
-    TUNING_SEEDS,
-    checked,
-    file_text,
-    points_of,
-    read_sweep_file,
-    tried_of,
-)
+from overhear.runs.sweep import sweep_file
 
 RUN: dict[str, Any] = {
     "data": {"name": "digits", "agents": 2},
@@ -25,12 +18,14 @@ RUN: dict[str, Any] = {
 
 
 def swept(**values: Any) -> Any:
-    return checked({"base": RUN, "grid": {"graph.name": ["ring"]}, **values}, where="s.toml")
+    return sweep_file.checked(
+        {"base": RUN, "grid": {"graph.name": ["ring"]}, **values}, where="s.toml"
+    )
 
 
 def test_every_combination_is_a_run_of_every_seed_and_the_last_key_varies_fastest():
     grid = {"graph.name": ["ring", "full"], "training.rounds": [1, 2, 3]}
-    points = points_of(swept(grid=grid, seeds=2), {})
+    points = sweep_file.points_of(swept(grid=grid, seeds=2), {})
     assert len(points) == 12
     assert [p.settings["training.rounds"] for p in points[::2]] == ["1", "2", "3"] * 2
     assert [p.seed for p in points[:4]] == [1, 2, 1, 2]
@@ -39,7 +34,7 @@ def test_every_combination_is_a_run_of_every_seed_and_the_last_key_varies_fastes
 
 def test_keys_that_go_together_are_one_value_under_a_label():
     value = {"graph.name": "erdos-renyi", "graph.edge_probability": 0.4, "label": "random"}
-    [point] = points_of(swept(grid={"graph.name": [value]}), {})
+    [point] = sweep_file.points_of(swept(grid={"graph.name": [value]}), {})
     assert point.settings == {"graph.name": "random"}
     assert 'graph.name="erdos-renyi"' in point.overrides
     assert "graph.edge_probability=0.4" in point.overrides
@@ -48,7 +43,7 @@ def test_keys_that_go_together_are_one_value_under_a_label():
 def test_a_value_that_is_a_table_goes_with_others_under_a_label():
     turns = {"cycle": 2}
     value = {"algorithm.name": "mafalda", "privacy.participation": turns, "label": "turns"}
-    [point] = points_of(swept(grid={"algorithm.name": [value]}), {})
+    [point] = sweep_file.points_of(swept(grid={"algorithm.name": [value]}), {})
     assert 'privacy.participation={"cycle" = 2}' in point.overrides
 
 
@@ -59,11 +54,11 @@ def test_keys_may_stand_in_tables_without_quotes():
 
 def test_no_seed_of_tuning_is_reported_and_every_tried_run_keeps_records_for_validation():
     found = swept(tune={"training.learning_rate": [0.1, 1.0], "seeds": 2}, seeds=3)
-    tried = [point for one in tried_of(found) for point in one.points]
+    tried = [point for one in sweep_file.tried_of(found) for point in one.points]
     assert len(tried) == 4
-    assert {p.seed for p in tried} == {TUNING_SEEDS, TUNING_SEEDS + 1}
+    assert {p.seed for p in tried} == {sweep_file.TUNING_SEEDS, sweep_file.TUNING_SEEDS + 1}
     assert all("data.validation=0.2" in p.overrides for p in tried)
-    assert not {p.seed for p in tried} & {p.seed for p in points_of(found, {})}
+    assert not {p.seed for p in tried} & {p.seed for p in sweep_file.points_of(found, {})}
 
 
 def test_a_sweep_file_is_read_back_as_it_is_kept(tmp_path):
@@ -74,8 +69,8 @@ def test_a_sweep_file_is_read_back_as_it_is_kept(tmp_path):
         seeds=[4, 5],
     )
     path = tmp_path / "sweep.toml"
-    path.write_text(file_text(found, RUN), encoding="utf-8")
-    again, base = read_sweep_file(path)
+    path.write_text(sweep_file.file_text(found, RUN), encoding="utf-8")
+    again, base = sweep_file.read_sweep_file(path)
     assert again.model_dump() == found.model_dump()
     assert base == RUN
 
@@ -87,10 +82,10 @@ def test_a_run_file_is_found_here_or_beside_the_sweep_file(tmp_path, run_file, m
     )
     (elsewhere := tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(elsewhere)
-    assert "model" in read_sweep_file(sweep)[1]
+    assert "model" in sweep_file.read_sweep_file(sweep)[1]
     run_file.unlink()
     with pytest.raises(FileNotFoundError, match="is no file, neither here nor in"):
-        read_sweep_file(sweep)
+        sweep_file.read_sweep_file(sweep)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +101,7 @@ def test_a_run_file_is_found_here_or_beside_the_sweep_file(tmp_path, run_file, m
         ({"seeds": [1, "a", 2.5, -1]}, r"^s.toml: seeds=.* or a list of different integers from 0"),
         ({"seeds": []}, "names no seed"),
         ({"seeds": [1, 1]}, "names a seed twice"),
-        ({"seeds": [TUNING_SEEDS]}, "must lie below"),
+        ({"seeds": [sweep_file.TUNING_SEEDS]}, "must lie below"),
         ({"tune": {}}, "names no key"),
         ({"tune": {"graph.name": ["full"]}}, "leave it in one of them"),
         ({"tune": {"training.learning_rate": [1.0], "validation": 1.0}}, "validation=1.0"),
@@ -126,24 +121,24 @@ def test_a_file_of_another_encoding_is_named_once(tmp_path):
     path = tmp_path / "s.toml"
     path.write_bytes(b'base = "\xff"')
     with pytest.raises(InputError) as refusal:
-        read_sweep_file(path)
+        sweep_file.read_sweep_file(path)
     assert str(refusal.value).count(str(path)) == 1
 
 
 def test_a_missing_or_broken_file_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no sweep file at"):
-        read_sweep_file(tmp_path / "s.toml")
+        sweep_file.read_sweep_file(tmp_path / "s.toml")
     (tmp_path / "s.toml").write_text("base = [", encoding="utf-8")
     with pytest.raises(InputError, match="is not TOML"):
-        read_sweep_file(tmp_path / "s.toml")
+        sweep_file.read_sweep_file(tmp_path / "s.toml")
     (tmp_path / "s.toml").write_text("seeds = 1\n", encoding="utf-8")
     with pytest.raises(InputError, match="base is missing"):
-        read_sweep_file(tmp_path / "s.toml")
+        sweep_file.read_sweep_file(tmp_path / "s.toml")
 
 
 def test_settings_that_differ_have_names_that_differ(tmp_path):
     values = ["a/b", "a b", "a-b", "x" * 200 + "1", "x" * 200 + "2", "../../etc"]
-    points = points_of(swept(grid={"graph.path": values}), {})
+    points = sweep_file.points_of(swept(grid={"graph.path": values}), {})
     names = {p.name for p in points}
     assert len(names) == len(values)
     assert all("/" not in name and not name.startswith(".") and len(name) < 100 for name in names)
@@ -155,7 +150,7 @@ RATE = "training.learning_rate"
 def test_a_table_without_a_key_of_the_run_file_is_a_value():
     cosine = {"schedule": "cosine", "start": 0.5}
     values = [0.1, [0.2, 0.1], cosine, {**cosine, "start": 0.25, "label": "slow"}]
-    points = points_of(swept(grid={RATE: values}), {})
+    points = sweep_file.points_of(swept(grid={RATE: values}), {})
     shown = [point.settings[RATE] for point in points]
     assert shown == ["0.1", "[0.2, 0.1]", "schedule=cosine, start=0.5", "slow"]
     assert points[3].overrides[0] == f'{RATE}={{"schedule" = "cosine", "start" = 0.25}}'
@@ -191,12 +186,12 @@ def test_what_would_be_undone_or_left_out_in_silence_is_refused(values, words):
 def test_a_truth_value_is_chosen_as_the_file_writes_it():
     also = {"attack": {"model.pretrained": [True]}}
     sweep = swept(grid={"model.pretrained": [True, False]}, also=also)
-    assert [point.attack for point in points_of(sweep, {})] == [True, False]
+    assert [point.attack for point in sweep_file.points_of(sweep, {})] == [True, False]
 
 
 def test_words_in_a_list_keep_their_spaces():
     sweep = swept(grid={"data.columns": [["a  b", "c"]]})
-    assert points_of(sweep, {})[0].overrides[0] == 'data.columns=["a  b", "c"]'
+    assert sweep_file.points_of(sweep, {})[0].overrides[0] == 'data.columns=["a  b", "c"]'
 
 
 def test_many_values_of_one_key_are_read_in_linear_time():

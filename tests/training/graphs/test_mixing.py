@@ -4,20 +4,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from overhear.training.graphs.mixing import (
-    Sums,
-    check_mixing,
-    mixing_weights,
-    name_pieces,
-    pieces,
-    push_weights,
-)
+from overhear.training.graphs import mixing
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_metropolis_weights_equal_the_formula_entry_by_entry(seed):
     graph = nx.gnp_random_graph(12, 0.4, seed=seed)
-    weights = mixing_weights("g", nx.to_numpy_array(graph).astype(bool), scheme="metropolis")
+    weights = mixing.mixing_weights("g", nx.to_numpy_array(graph).astype(bool), scheme="metropolis")
     for i in graph:
         for j in graph:
             if i != j:
@@ -30,13 +23,13 @@ def test_metropolis_weights_equal_the_formula_entry_by_entry(seed):
 
 def test_either_triangle_gives_the_same_links():
     upper = np.triu(np.ones((4, 4), dtype=bool))
-    one, two = (mixing_weights("g", half, scheme="metropolis") for half in (upper, upper.T))
+    one, two = (mixing.mixing_weights("g", half, scheme="metropolis") for half in (upper, upper.T))
     assert np.array_equal(one, two)
 
 
 def test_adjacency_is_not_changed():
     adjacency = np.ones((3, 3), dtype=bool)
-    mixing_weights("g", adjacency, scheme="uniform")
+    mixing.mixing_weights("g", adjacency, scheme="uniform")
     assert adjacency.all()
 
 
@@ -45,33 +38,33 @@ def test_pieces_are_the_connected_components(seed):
     graph = nx.gnp_random_graph(20, 0.06, seed=seed)
     expected = sorted(sorted(piece) for piece in nx.connected_components(graph))
     upper = np.triu(nx.to_numpy_array(graph)).astype(bool)
-    assert sorted(pieces(upper)) == expected
+    assert sorted(mixing.pieces(upper)) == expected
 
 
 def test_many_pieces_are_named_in_short():
-    assert name_pieces([[0, 1], [2]]) == "{0, 1}, {2}"
-    assert name_pieces([list(range(9))]) == "{0, 1, 2, 3, 4, 5, ... 3 more}"
-    assert name_pieces([[i] for i in range(5)]) == "{0}, {1}, {2}, {3}, ..."
+    assert mixing.name_pieces([[0, 1], [2]]) == "{0, 1}, {2}"
+    assert mixing.name_pieces([list(range(9))]) == "{0, 1, 2, 3, 4, 5, ... 3 more}"
+    assert mixing.name_pieces([[i] for i in range(5)]) == "{0}, {1}, {2}, {3}, ..."
 
 
 @pytest.mark.parametrize(
     ("weights", "sums"),
     [
-        ([[0.5, 0.5], [0.5, 0.5]], Sums.BOTH),
-        ([[0.5, 0.5], [0.3, 0.7]], Sums.ROWS),
-        ([[0.5, 0.3], [0.5, 0.7]], Sums.COLUMNS),
+        ([[0.5, 0.5], [0.5, 0.5]], mixing.Sums.BOTH),
+        ([[0.5, 0.5], [0.3, 0.7]], mixing.Sums.ROWS),
+        ([[0.5, 0.3], [0.5, 0.7]], mixing.Sums.COLUMNS),
     ],
     ids=str,
 )
 def test_a_matrix_is_told_by_which_of_its_sums_are_one(weights, sums):
-    assert check_mixing("g", np.array(weights)) is sums
+    assert mixing.check_mixing("g", np.array(weights)) is sums
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_push_weights_are_one_over_the_receivers_of_each_sender(seed):
     digraph = nx.gnp_random_graph(9, 0.3, seed=seed, directed=True)
     digraph.remove_edges_from(nx.selfloop_edges(digraph))
-    weights = push_weights(
+    weights = mixing.push_weights(
         nx.to_numpy_array(digraph).astype(bool).T
     )  # networkx: [sender, receiver]
     for sender, receiver in digraph.edges:
@@ -81,7 +74,7 @@ def test_push_weights_are_one_over_the_receivers_of_each_sender(seed):
 
 
 def test_links_that_lead_one_way_only_are_no_connected_graph():
-    one_way = push_weights(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=bool))
+    one_way = mixing.push_weights(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=bool))
     with pytest.raises(ValueError, match="falls into 3 pieces"):
-        check_mixing("chain", one_way)
-    assert check_mixing("chain", one_way, connected=False) is Sums.COLUMNS
+        mixing.check_mixing("chain", one_way)
+    assert mixing.check_mixing("chain", one_way, connected=False) is mixing.Sums.COLUMNS

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from overhear.training.graphs import topologies
 from overhear.training.graphs.graph import (
     Graph,
     GraphSequence,
@@ -15,29 +16,18 @@ from overhear.training.graphs.graph import (
     strong_window,
 )
 from overhear.training.graphs.mixing import Sums
-from overhear.training.graphs.topologies import (
-    GRAPH_NAMES,
-    bipartite,
-    build_graph,
-    directed_exponential,
-    directed_ring,
-    erdos_renyi,
-    full,
-    grid,
-    ring,
-    star,
-)
+from overhear.training.graphs.topologies import bipartite, full, grid, ring, star
 
 OPTIONS = {
     "erdos-renyi": {"edge_probability": 0.5, "seed": 3},
     "random-digraph": {"edge_probability": 0.5, "seed": 3},
 }
-BUILT = [name for name in GRAPH_NAMES if name != "file"]
+BUILT = [name for name in topologies.GRAPH_NAMES if name != "file"]
 TWO_WAY = [n for n in BUILT if not n.startswith(("directed-", "random-")) and n != "server"]
 
 
 def _build(name: str, agents: int) -> Graph:
-    return build_graph(name, agents, **OPTIONS.get(name, {})).at(2)
+    return topologies.build_graph(name, agents, **OPTIONS.get(name, {})).at(2)
 
 
 def test_ring_of_ten_weighs_every_neighbour_a_third():
@@ -97,10 +87,10 @@ def test_star_joins_everybody_to_agent_zero():
 
 
 def test_erdos_renyi_is_the_seed_s_graph_and_no_other():
-    one = erdos_renyi(20, 0.4, seed=5)
-    assert np.array_equal(one.weights, erdos_renyi(20, 0.4, seed=5).weights)
-    assert not np.array_equal(one.weights, erdos_renyi(20, 0.4, seed=6).weights)
-    assert np.array_equal(erdos_renyi(6, 1.0).weights, full(6).weights)
+    one = topologies.erdos_renyi(20, 0.4, seed=5)
+    assert np.array_equal(one.weights, topologies.erdos_renyi(20, 0.4, seed=5).weights)
+    assert not np.array_equal(one.weights, topologies.erdos_renyi(20, 0.4, seed=6).weights)
+    assert np.array_equal(topologies.erdos_renyi(6, 1.0).weights, full(6).weights)
 
 
 @pytest.mark.parametrize("agents", [4, 12, 30])
@@ -141,7 +131,7 @@ def test_an_unconnected_draw_names_pieces_and_remedy():
     with pytest.raises(
         ValueError, match=r"pieces .*raise edge_probability above ln\(A\)/A = 0.150"
     ):
-        erdos_renyi(20, 0.01)
+        topologies.erdos_renyi(20, 0.01)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +158,7 @@ def test_an_unconnected_draw_names_pieces_and_remedy():
 )
 def test_a_wrong_request_is_refused_with_the_remedy(name, agents, options, message):
     with pytest.raises(ValueError, match=message):
-        build_graph(name, agents, **options)
+        topologies.build_graph(name, agents, **options)
 
 
 def test_a_thousand_agents_are_built_at_once():
@@ -176,7 +166,7 @@ def test_a_thousand_agents_are_built_at_once():
 
 
 def test_a_directed_ring_passes_half_of_everything_one_place_on():
-    graph = directed_ring(6)
+    graph = topologies.directed_ring(6)
     assert graph.links == ((5, 0), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
     assert (graph.edge_weights == 0.5).all()
     assert graph.sums is Sums.BOTH
@@ -185,7 +175,7 @@ def test_a_directed_ring_passes_half_of_everything_one_place_on():
 
 @pytest.mark.parametrize(("agents", "period"), [(2, 1), (3, 2), (4, 2), (5, 3), (9, 4), (20, 5)])
 def test_the_directed_exponential_graph_follows_its_formula(agents, period):
-    graph = directed_exponential(agents)
+    graph = topologies.directed_exponential(agents)
     assert len(graph.graphs) == period
     for k in range(3 * period):
         hop = 2 ** (k % (int(np.floor(np.log2(agents - 1))) + 1))
@@ -197,7 +187,7 @@ def test_the_directed_exponential_graph_follows_its_formula(agents, period):
 @pytest.mark.parametrize("agents", [2, 4, 8, 32])
 def test_one_period_of_the_directed_exponential_graph_is_the_mean_of_a_power_of_two(agents):
     product = np.eye(agents)
-    for graph in directed_exponential(agents).graphs:
+    for graph in topologies.directed_exponential(agents).graphs:
         product = graph.weights @ product
     assert np.allclose(product, 1 / agents, rtol=0, atol=1e-15)
 
@@ -205,7 +195,7 @@ def test_one_period_of_the_directed_exponential_graph_is_the_mean_of_a_power_of_
 @pytest.mark.parametrize("agents", [3, 6, 20, 33])
 def test_after_one_period_everybody_has_heard_of_everybody(agents):
     product = np.eye(agents)
-    for graph in directed_exponential(agents).graphs:
+    for graph in topologies.directed_exponential(agents).graphs:
         product = graph.weights @ product
     assert product.min() > 0
     assert np.allclose(product.sum(axis=0), 1, rtol=0, atol=1e-14)
@@ -213,32 +203,36 @@ def test_after_one_period_everybody_has_heard_of_everybody(agents):
 
 
 def test_a_period_of_twenty_agents_is_one_to_sixteen_places():
-    hops = [graph.links[0] for graph in directed_exponential(20).graphs]
+    hops = [graph.links[0] for graph in topologies.directed_exponential(20).graphs]
     assert [(0 - sender) % 20 for sender, _ in hops] == list(itertools.accumulate([1, 1, 2, 4, 8]))
 
 
 @pytest.mark.parametrize("name", ["ring", "full", "star", "grid", "bipartite", "directed-ring"])
 def test_more_agents_than_weights_are_made_for_are_refused_before_any_is_made(name):
     with pytest.raises(ValueError, match=r"agents=10001 is too many for .*; at most 10000 can be"):
-        build_graph(name, 10_001)
+        topologies.build_graph(name, 10_001)
 
 
 def test_a_graph_that_changes_has_room_for_all_of_its_matrices():
     with pytest.raises(ValueError, match=r"agents=3000 is too many for .*; at most 2886 can be"):
-        build_graph("directed-exponential", 3000)
+        topologies.build_graph("directed-exponential", 3000)
 
 
 def test_more_links_than_can_be_followed_are_refused(monkeypatch):
     monkeypatch.setattr("overhear.training.graphs.mixing._MOST_LINKS", 11)
     with pytest.raises(ValueError, match="agents=4 has 12 links, and at most 11 can be"):
-        build_graph("full", 4)
-    build_graph("ring", 3)
+        topologies.build_graph("full", 4)
+    topologies.build_graph("ring", 3)
 
 
 @pytest.mark.parametrize("probability", [0.3, 1.0])
 def test_a_drawn_graph_is_that_of_networkx(probability):
     drawn = nx.gnp_random_graph(20, probability, seed=1)
-    weights = build_graph("erdos-renyi", 20, edge_probability=probability, seed=1).at(1).weights
+    weights = (
+        topologies.build_graph("erdos-renyi", 20, edge_probability=probability, seed=1)
+        .at(1)
+        .weights
+    )
     links = weights != 0
     np.fill_diagonal(links, val=False)
     assert np.array_equal(links, nx.to_numpy_array(drawn, dtype=bool))
@@ -274,7 +268,7 @@ def test_the_window_is_the_least_that_joins_everybody(seed):
 
 @pytest.mark.parametrize("agents", [2, 3, 6, 8, 20])
 def test_the_window_of_the_exponential_graph_is_that_of_networkx(agents):
-    sequence = directed_exponential(agents)
+    sequence = topologies.directed_exponential(agents)
     window = strong_window(sequence)
     assert by_networkx(sequence, window)
     assert window == 1 or not by_networkx(sequence, window - 1)
@@ -338,7 +332,7 @@ def test_only_graphs_that_take_turns_have_a_window():
 )
 def test_a_wrong_request_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        build_graph("random-digraph", 5, **options)
+        topologies.build_graph("random-digraph", 5, **options)
 
 
 # Facts about graphs that come from files.
@@ -354,33 +348,33 @@ def test_a_written_matrix_is_read_back(tmp_path, suffix):
         path.write_text(json.dumps({"weights": weights.tolist()}))
     else:
         np.savetxt(path, weights, fmt="%.17g", delimiter="," if suffix == ".csv" else " ")
-    assert np.array_equal(build_graph("file", 5, path=path).weights, weights)
+    assert np.array_equal(topologies.build_graph("file", 5, path=path).weights, weights)
 
 
 def test_a_list_of_links_gets_metropolis_weights(tmp_path):
     path = tmp_path / "ring.json"
     path.write_text('{"agents": 4, "edges": [[0, 1], [1, 2], [2, 3], [3, 0]]}')
-    assert np.array_equal(build_graph("file", 4, path=path).weights, ring(4).weights)
-    uniform = build_graph("file", 4, path=path, weights="uniform")
+    assert np.array_equal(topologies.build_graph("file", 4, path=path).weights, ring(4).weights)
+    uniform = topologies.build_graph("file", 4, path=path, weights="uniform")
     assert np.array_equal(uniform.weights, ring(4).weights)
 
 
 def test_arcs_go_one_way_and_split_what_their_sender_has_evenly(tmp_path):
     path = tmp_path / "arcs.json"
     path.write_text('{"agents": 3, "arcs": [[0, 1], [0, 2], [1, 2], [2, 0], [0, 0], [0, 1]]}')
-    graph = build_graph("file", 3, path=path)
+    graph = topologies.build_graph("file", 3, path=path)
     thirds, halves = [1 / 3] * 3, [0.0, 0.5, 0.5]
     assert graph.weights.T.tolist() == [thirds, halves, [0.5, 0.0, 0.5]]  # a row is a sender
     assert graph.sums is Sums.COLUMNS
     assert graph.links == ((2, 0), (0, 1), (0, 2), (1, 2))
     with pytest.raises(ValueError, match="weights='uniform' cannot apply"):
-        build_graph("file", 3, path=path, weights="uniform")
+        topologies.build_graph("file", 3, path=path, weights="uniform")
 
 
 def test_self_loops_and_repeated_links_change_nothing(tmp_path):
     path = tmp_path / "pair.json"
     path.write_text('{"agents": 2, "edges": [[0, 1], [1, 0], [1, 1]]}')
-    assert np.array_equal(build_graph("file", 2, path=path).weights, ring(2).weights)
+    assert np.array_equal(topologies.build_graph("file", 2, path=path).weights, ring(2).weights)
 
 
 @pytest.mark.parametrize(
@@ -408,27 +402,27 @@ def test_self_loops_and_repeated_links_change_nothing(tmp_path):
 def test_a_file_that_is_no_graph_is_refused(tmp_path, name, content, message):
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=message):
-        build_graph("file", 2, path=tmp_path / name)
+        topologies.build_graph("file", 2, path=tmp_path / name)
 
 
 def test_pickled_arrays_are_not_loaded(tmp_path):
     np.save(tmp_path / "w.npy", np.array([[1, "x"]], dtype=object))
     with pytest.raises(ValueError, match="of type 'object', must be of real numbers"):
-        build_graph("file", 2, path=tmp_path / "w.npy")
+        topologies.build_graph("file", 2, path=tmp_path / "w.npy")
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no graph file at .*w\.csv"):
-        build_graph("file", 2, path=tmp_path / "w.csv")
+        topologies.build_graph("file", 2, path=tmp_path / "w.csv")
 
 
 def test_another_number_of_agents_is_refused(tmp_path):
     np.save(tmp_path / "w.npy", ring(3).weights)
     with pytest.raises(ValueError, match=r"agents=4 but .* describes 3; set agents=3"):
-        build_graph("file", 4, path=tmp_path / "w.npy")
+        topologies.build_graph("file", 4, path=tmp_path / "w.npy")
 
 
 def test_uniform_weights_do_not_override_a_matrix(tmp_path):
     np.save(tmp_path / "w.npy", ring(3).weights)
     with pytest.raises(ValueError, match="brings its own weights"):
-        build_graph("file", 3, path=tmp_path / "w.npy", weights="uniform")
+        topologies.build_graph("file", 3, path=tmp_path / "w.npy", weights="uniform")

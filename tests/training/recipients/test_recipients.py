@@ -11,26 +11,16 @@ from overhear.privacy import Statement, epsilon
 from overhear.privacy.batches.sampling import Per
 from overhear.privacy.errors import InputError
 from overhear.privacy.guarantee import Unit, neighbour
-from overhear.training import ALGORITHMS, Form, build_graph
+from overhear.training import ALGORITHMS, Form, build_graph, recipients
 from overhear.training.accounts.accounted_run import AccountedRun
 from overhear.training.algorithms.dp_dpsgd import Order
 from overhear.training.data.load import load_dataset
 from overhear.training.exposure.dense_rounds import streamed_view
 from overhear.training.graphs.graph import Graph
-from overhear.training.recipients import (
-    LinearModel,
-    as_if_alone,
-    distances,
-    refusal,
-    shares_alone,
-    steered,
-    step_limit,
-    with_feature_norm,
-)
 
 RING = build_graph("ring", 10)
 SAID = Statement(delta=1e-5)
-LOGISTIC = LinearModel(
+LOGISTIC = recipients.LinearModel(
     network="linear", loss="cross-entropy", outputs=2, feature_norm=1.0, most_records=100,
     batch_size=5.0,
 )  # fmt: skip
@@ -47,7 +37,7 @@ def subject(name="ldp-dsgd", *, graph=RING, rounds=20, learning_rate=0.1, **sett
 
 def refused(of=None, model=LOGISTIC, statement=SAID):
     of = subject() if of is None else of
-    return refusal(of, model, statement=statement, traces=of.trace(1.0))
+    return recipients.refusal(of, model, statement=statement, traces=of.trace(1.0))
 
 
 def with_(**changed):
@@ -58,7 +48,7 @@ def test_every_hypothesis_holds_of_logistic_regression_by_steps_that_are_mixed()
     assert refused() is None
     assert refused(subject("dp-dpsgd", order=Order.STEP_THEN_MIX)) is None
     squares = with_(loss="squared", outputs=1)
-    assert step_limit(squares) == 2 * 5.0 / (100 * 2 * 2)
+    assert recipients.step_limit(squares) == 2 * 5.0 / (100 * 2 * 2)
     assert refused(subject(learning_rate=0.025), squares) is None
 
 
@@ -103,7 +93,7 @@ def test_every_hypothesis_holds_of_logistic_regression_by_steps_that_are_mixed()
     ],
 )
 def test_what_breaks_a_hypothesis_is_refused_by_name(of, model, named):
-    statement = refusal(of, model, statement=SAID, traces=subject().trace(1.0))
+    statement = recipients.refusal(of, model, statement=SAID, traces=subject().trace(1.0))
     assert named in (statement or "")
 
 
@@ -127,9 +117,9 @@ def test_an_accountant_that_is_no_upper_bound_proves_no_steered_figure():
 def test_a_step_that_is_not_the_recursion_of_the_bound_is_refused_by_its_trace():
     of = subject()
     other = subject("dpdl").trace(1.0)
-    assert refusal(of, LOGISTIC, statement=SAID, traces=other) is not None
+    assert recipients.refusal(of, LOGISTIC, statement=SAID, traces=other) is not None
     unmixed = subject("dp-dpsgd").trace(1.0)
-    assert refusal(of, LOGISTIC, statement=SAID, traces=unmixed) is not None
+    assert recipients.refusal(of, LOGISTIC, statement=SAID, traces=unmixed) is not None
 
 
 def test_an_algorithm_of_ones_own_under_a_known_name_is_refused():
@@ -144,7 +134,7 @@ def test_an_algorithm_of_ones_own_under_a_known_name_is_refused():
 def test_late_figures_amplify(hops, spent):
     of = subject(rounds=1000)
     at = {"statement": SAID, "noise_multiplier": 1.0, "victim": 0, "agent": hops}
-    found = steered(of, final_models=False, **at)
+    found = recipients.steered(of, final_models=False, **at)
     assert found.epsilon == pytest.approx(spent, abs=5e-3)
     closed = epsilon(noise_multiplier=1.0, delta=1e-5, rounds=1000, sampling_rate=0.02)
     assert found.epsilon <= closed + 1e-9
@@ -152,20 +142,26 @@ def test_late_figures_amplify(hops, spent):
 
 def test_final_models_are_given_no_amplified_figure():
     at = {"statement": SAID, "noise_multiplier": 1.0, "victim": 0}
-    alone = steered(subject(), agent=None, final_models=True, **at)
+    alone = recipients.steered(subject(), agent=None, final_models=True, **at)
     assert alone.late is None
     assert alone.mu == pytest.approx(2.49174, abs=1e-5)
-    both = steered(subject(), agent=3, final_models=True, **at)
+    both = recipients.steered(subject(), agent=3, final_models=True, **at)
     assert both.late is None
-    assert both.mu >= max(alone.mu, steered(subject(), agent=3, final_models=False, **at).mu)
+    assert both.mu >= max(
+        alone.mu, recipients.steered(subject(), agent=3, final_models=False, **at).mu
+    )
 
 
 def test_replacing_a_record_costs_twice_its_length():
     at = {"noise_multiplier": 10.0, "victim": 0, "agent": None, "final_models": True}
-    once = steered(subject(), statement=SAID, **at).epsilon
-    replaced = steered(subject(), statement=Statement(delta=1e-5, adjacency="replace-one"), **at)
+    once = recipients.steered(subject(), statement=SAID, **at).epsilon
+    replaced = recipients.steered(
+        subject(), statement=Statement(delta=1e-5, adjacency="replace-one"), **at
+    )
     half = {**at, "noise_multiplier": 5.0}
-    assert replaced.epsilon == pytest.approx(steered(subject(), statement=SAID, **half).epsilon)
+    assert replaced.epsilon == pytest.approx(
+        recipients.steered(subject(), statement=SAID, **half).epsilon
+    )
     assert replaced.epsilon > once
 
 
@@ -182,19 +178,19 @@ def test_one_batch_as_if_alone_on_a_ring_of_dpdl():
 
 def test_the_estimate_of_all_rounds_is_that_of_the_absolute_view():
     traces = subject().trace(1.0)
-    adjacent = shares_alone(traces, victim=0, agent=1)
+    adjacent = recipients.shares_alone(traces, victim=0, agent=1)
     assert math.hypot(*adjacent) == pytest.approx(4.792, abs=1e-3)  # above the closed 4.472
-    final = shares_alone(traces, victim=0, agent=None)
+    final = recipients.shares_alone(traces, victim=0, agent=None)
     assert math.hypot(*final) == pytest.approx(2.3849, abs=1e-4)
     at = {"statement": SAID, "noise_multiplier": 1.0, "sampling_rate": 0.02, "victim": 0}
-    figures = [as_if_alone(traces, agent=k, **at) for k in (1, 2, 3, 4, 5)]
+    figures = [recipients.as_if_alone(traces, agent=k, **at) for k in (1, 2, 3, 4, 5)]
     assert figures == sorted(figures, reverse=True)
 
 
 @pytest.mark.parametrize("clip_norm", [1e-3, 1e3])
 def test_the_estimate_does_not_depend_on_the_unit_of_clipping(clip_norm):
     def shares(of):
-        return shares_alone(of.trace(1.0), victim=0, agent=2)
+        return recipients.shares_alone(of.trace(1.0), victim=0, agent=2)
 
     scaled = dataclasses.replace(subject(rounds=3), clip_norm=clip_norm)
     assert shares(scaled) == pytest.approx(shares(subject(rounds=3)), rel=1e-9)
@@ -202,24 +198,24 @@ def test_the_estimate_does_not_depend_on_the_unit_of_clipping(clip_norm):
 
 def test_hops_are_counted_along_the_links_of_a_directed_graph():
     to_next = Graph(name="to", weights=(np.eye(4) + np.roll(np.eye(4), 1, axis=0)) / 2)
-    assert distances(to_next, 0) == [0, 1, 2, 3]
+    assert recipients.distances(to_next, 0) == [0, 1, 2, 3]
 
 
 def test_inputs_are_shortened_by_a_public_norm_and_short_ones_stay():
     data = load_dataset("digits").with_validation(0.25)
-    found = with_feature_norm(data, 20.0)
+    found = recipients.with_feature_norm(data, 20.0)
     for inputs in (found.inputs[:99], found.test_inputs, found.measured.inputs):
         assert float(inputs.flatten(1).double().norm(dim=1).max()) <= 20.0
-    wide = with_feature_norm(data, 1e6)
+    wide = recipients.with_feature_norm(data, 1e6)
     assert torch.equal(wide.inputs, data.inputs)
     huge = dataclasses.replace(data, inputs=data.inputs * 1e30)
-    assert float(with_feature_norm(huge, 1.0).inputs.flatten(1).norm(dim=1).max()) <= 1.0
+    assert float(recipients.with_feature_norm(huge, 1.0).inputs.flatten(1).norm(dim=1).max()) <= 1.0
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, math.inf, math.nan])
 def test_a_norm_out_of_range_is_refused(norm):
     with pytest.raises(InputError, match="feature_norm"):
-        with_feature_norm(load_dataset("digits"), norm)
+        recipients.with_feature_norm(load_dataset("digits"), norm)
 
 
 def test_a_clipped_logistic_step_at_the_limit_moves_no_two_models_apart():
@@ -231,7 +227,7 @@ def test_a_clipped_logistic_step_at_the_limit_moves_no_two_models_apart():
     both = np.hstack([wide, -wide])  # of the difference of both outputs
     labels = rng.integers(0, 2, 40)
     model = with_(most_records=40, batch_size=1.0)
-    eta = step_limit(model)
+    eta = recipients.step_limit(model)
 
     def step(x, scale):
         slope = 1 / (1 + np.exp(-(both @ x))) - labels

@@ -7,15 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from overhear.attacks.audit import agents_game
 from overhear.attacks.audit import canary_noise as strength
-from overhear.attacks.audit.agents_game import (
-    AgentGame,
-    Observed,
-    PlantedAgents,
-    reason_against,
-    scored,
-    unit_change,
-)
 from overhear.attacks.audit.audit import audit
 from overhear.attacks.audit.audited import Proven, Verdict
 from overhear.attacks.audit.canaries import Directions
@@ -72,7 +65,7 @@ SUMMED = Algorithm(name="summed", init=start, step=averaged)
 BENT = Algorithm(name="bent", init=start, step=bent)
 
 
-def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> AgentGame:
+def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> agents_game.AgentGame:
     if algorithm == "dp-fedavg" and settings is None:
         settings = replace(ALGORITHMS["dp-fedavg"].settings(), cohort_rate=0.4, local_steps=2)
     bound = contract.bound_to(algorithm, GRAPH, settings=settings)
@@ -84,10 +77,10 @@ def of(algorithm="dp-fedavg", *, rounds=2, settings=None, **how) -> AgentGame:
         "of_agents": at_unit(traces, Unit.AGENT), "rounds": rounds,
         "adversaries": {"eavesdropper": dict.fromkeys(range(5), EAVESDROPPER)}, "canaries": 150,
     }  # fmt: skip
-    return AgentGame(**(fixed | how))
+    return agents_game.AgentGame(**(fixed | how))
 
 
-def played(game: AgentGame, seed: int):
+def played(game: agents_game.AgentGame, seed: int):
     return game.play(generator=np.random.default_rng(seed))
 
 
@@ -173,7 +166,7 @@ def test_a_sound_run_is_not_contradicted(adjacency):
     assert found.measured > 0.2 * found.proven.epsilon
 
 
-def contradicted(game: AgentGame, claim: Proven) -> tuple[bool, list[str]]:
+def contradicted(game: agents_game.AgentGame, claim: Proven) -> tuple[bool, list[str]]:
     checks = []
     (found,) = audit(game, [claim], seed=8, checks=checks)
     return found.verdict is Verdict.CONTRADICTED, [one.name for one in checks if not one.passed]
@@ -216,7 +209,7 @@ def test_a_cohort_in_which_everybody_is_contradicts_its_rate(monkeypatch):
 def test_every_vector_has_the_length_before_clipping_that_was_drawn():
     """Local steps with momentum and a pull, and a mean: exact up to rounding."""
     directions = Directions(1, 6, generator=np.random.default_rng(0))
-    planted = PlantedAgents(
+    planted = agents_game.PlantedAgents(
         None,  # nobody else is there
         directions=directions,
         part={0: 1},
@@ -248,7 +241,7 @@ def test_every_vector_has_the_length_before_clipping_that_was_drawn():
 def test_steps_that_no_gradient_moves_are_refused():
     asked = LocalSteps(steps=2, learning_rate=0.5, batch=ALL, clip_norm=1.0, proximal=4.0)
     with pytest.raises(InputError, match="can hold no canary"):
-        unit_change(asked)
+        agents_game.unit_change(asked)
 
 
 def test_single_records_are_not_taken_for_all_data_of_an_agent():
@@ -281,24 +274,24 @@ def test_a_bounded_function_of_an_agent_s_data_is_not_scored():
         bound.init, bound.step, graph=GRAPH, rounds=40, noise_multiplier=bound.noise_multiplier
     )
     blamed = any(one.blames for one, _ in traces.rounds)
-    assert bool(reason_against(traces)) is blamed
+    assert bool(agents_game.reason_against(traces)) is blamed
 
 
 def test_rounds_that_are_sure_of_opposite_things_give_no_score_that_is_no_number():
-    def one(number: int, decided: float | None) -> Observed:
-        return Observed("a", 0, number, 0, 1.0, 0.2, 1.0, decided, 0.0, 1, 1.0, 5.0)
+    def one(number: int, decided: float | None) -> agents_game.Observed:
+        return agents_game.Observed("a", 0, number, 0, 1.0, 0.2, 1.0, decided, 0.0, 1, 1.0, 5.0)
 
     runs = [
         [one(1, math.inf), one(2, -math.inf), one(3, None)],
         [one(1, math.inf), one(2, math.inf), one(3, -math.inf)],
         [one(1, None), one(2, None), one(3, -math.inf)],
     ]
-    found = scored(runs, replace=False)["a"][0]
+    found = agents_game.scored(runs, replace=False)["a"][0]
     assert found[0] == pytest.approx(0.2 - 0.5)
     assert found[1:].tolist() == [math.inf, -math.inf]
 
 
-def in_cohorts(scheme: str, *, rate: float = 0.4, **how) -> AgentGame:
+def in_cohorts(scheme: str, *, rate: float = 0.4, **how) -> agents_game.AgentGame:
     """Cohorts of two of five agents, or of another share, that are not by coins."""
     fedavg = ALGORITHMS["dp-fedavg"].settings()
     settings = replace(fedavg, cohort_rate=rate, local_steps=1, cohort=Cohorts(scheme))
