@@ -37,6 +37,18 @@ def trained(input_shape, classes):
     return build(input_shape, classes)
 
 
+def steps(input_shape, classes):
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.steps, self.head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, classes)
+
+        def forward(self, x):
+            return self.head(self.steps(x[:, 0], (torch.zeros(1, len(x), 8),) * 2)[0][:, -1])
+
+    return Steps()
+
+
 def wide(input_shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 40), nn.ReLU(), nn.Linear(40, classes))
 
@@ -161,6 +173,12 @@ def test_one_record_of_an_mlp_is_rebuilt_exactly(dtype):
     assert found.relative_residual < 1e-5
     assert found.classes == CLASSES
     assert found.conclusion.startswith("A leak is shown")
+
+
+def test_numbers_that_go_step_by_step_are_searched_for(quick):
+    found = attack(usual(mine("steps")), model="my_model:steps")
+    assert found.stage == ["optimisation"]
+    assert found.relative_residual < 0.1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
