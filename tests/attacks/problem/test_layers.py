@@ -124,3 +124,23 @@ def test_several_records_of_one_direction_are_not_one_that_alone_counts(outputs)
         off = torch.cdist(found.inputs, x).amin(dim=1)
         false += int(bool((off[sure] > 1e-2).any()))
     assert false == 0
+
+
+class Backwards(nn.Module):
+    """Layers of a ReLU network, the last one first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.second, self.first = nn.Linear(24, 3), nn.Linear(48, 24), nn.Linear(16, 48)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(x).relu()).relu())
+
+
+def test_a_batch_is_certified_whatever_the_order_of_layers():
+    torch.manual_seed(0)
+    x = torch.rand(3, 16)
+    found = _attack(Backwards(), x, torch.tensor([0, 1, 2]))
+    assert count_proven([found.stage] * 3) == 3
+    assert float(torch.cdist(x, found.inputs).amin(dim=1).max()) < 1e-3
+    assert found.labels.sort().values.tolist() == [0, 1, 2]
