@@ -216,7 +216,7 @@ class Deep(nn.Module):
         self.kind, self.numbers = kind, numbers
         self.tables = nn.ModuleList(nn.Embedding(n, 6) for n in (7, 12, 5))
         self.wide = nn.ModuleList(nn.Embedding(n, 3) for n in (7, 12, 5))
-        self.past = nn.Linear(numbers, 3) if numbers else None
+        self.past = nn.Linear(numbers, 3) if kind == "wide" else None
         self.lift = nn.Sequential(nn.Linear(numbers or 1, 16), nn.ReLU(), nn.Linear(16, 6))
         wide = {"products": 6 + 6, "rows": 6}.get(kind, 18 + numbers)
         self.head = nn.Sequential(nn.Linear(wide, 48), nn.ReLU(), nn.Linear(48, 3))
