@@ -340,6 +340,9 @@ def _repeated(problem: Problem, _: torch.Generator) -> Certified | None:
         told = last is not None and last.bias is not None and _tells_labels(last.bias)
         told = told and problem.classes > 2
         loss = OtherLoss(left=None, factors=None, labelled=told, open=open_numbers(problem))
+        label = _label(problem, found)
+        if not loss.open[0] and _explains(problem, found, label, most=_allowed(seen)):
+            return Certified(found, label)
     return Certified(found, _label(problem, found), loss)
 
 
