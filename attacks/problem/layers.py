@@ -57,8 +57,8 @@ def in_call_order(
             calls.setdefault(module, len(calls))
 
         hooks = [module.register_forward_pre_hook(note) for module in twin.modules()]
-        if records.is_floating_point():
-            records = records.to(next(twin.parameters()))
+        like = next(twin.parameters())
+        records = records.to(like if records.is_floating_point() else like.device)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             made = twin(records)
             for hook in hooks:
@@ -290,7 +290,7 @@ def of_any_type(attack: Callable[P, R]) -> Callable[P, R]:
                 if "length" in given:
                     records = torch.zeros(2, given["length"]).long()
                 try:
-                    twin(records)
+                    twin(records.to(next(twin.parameters()).device))
                 except RuntimeError:
                     held.enter_context(_Promoted())
             return attack(*args, **kwargs)

@@ -73,6 +73,7 @@ PLACES = {
 
 # Where searches, exact stages and games of membership read: between their steps, or at their end.
 READ_BY_ATTACKS = {
+    ("attacks/problem/layers.py", "first_linear"): "a network is tried once",
     ("attacks/problem/layers.py", "is_fed_raw"): "a network is tried once",
     ("attacks/problem/layers.py", "_is_fed_raw"): "a network is tried once",
     ("attacks/problem/layers.py", "is_plain"): "a network is tried once",
