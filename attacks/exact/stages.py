@@ -58,6 +58,8 @@ SIGNS = "signs"
 
 RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
+FEWER = "fewer directions"
+"""The stage by as many records as a first layer's gradient has directions: fewer than the batch."""
 _TOLD = 2.0  # times what rounding may leave
 _BY_ONE = 100.0  # the same where one number tells one record from two
 _FAR = 10.0  # times what one record leaves: two leave more
@@ -145,7 +147,10 @@ def solve_exactly(problem: Problem, generator: torch.Generator) -> Found | Unsol
 
 
 def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
-    """The records that a first layer's gradient has directions of, where these are fewer."""
+    """The records that a first layer's gradient has directions of, where these are fewer.
+
+    Others may leave nothing there, and several may have one direction: nothing is proven.
+    """
     seen, prior = problem.observation, problem.prior_image
     shown = least_records(seen, problem.model, problem.shape) if seen.mean_of is None else 0
     if not 0 < shown < seen.records or seen.is_noisy:
@@ -162,7 +167,7 @@ def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
         found,
         pixels=torch.cat([found.pixels, grey.expand(rest, *problem.shape)]),
         labels=torch.cat([found.labels, found.labels.new_zeros(rest)]),
-        stage=part_name(shown, rest),
+        stage=FEWER,
         loss=replace(loss, rest=rest),
         supported=(True,) * shown + (False,) * rest,
     )

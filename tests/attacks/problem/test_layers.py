@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from overhear.attacks.exact.stages import count_proven, proof_of
+from overhear.attacks.exact.stages import FEWER, count_proven
 from overhear.attacks.inversion.inversion import Reconstruction, reconstruct
 from overhear.attacks.problem.objective import preset_of
 from overhear.attacks.problem.observation import Observation
@@ -96,34 +96,26 @@ def test_networks_of_numbers_of_one_type_are_attacked(how):
 
 
 @pytest.mark.parametrize("weights", [(0.0, 1.0), (0.0, 1.0, 0.0), (2.0, 0.0, 1.0)])
-def test_of_a_batch_of_which_some_count_for_nothing_the_others_are_exact(weights):
+def test_of_a_batch_of_which_some_count_for_nothing_the_others_are_found(weights):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 3)
     )
     x, kept = torch.rand(len(weights), 16), sum(w > 0 for w in weights)
     found = _attack(model, x, torch.arange(len(weights)) % 3, weights=torch.tensor(weights))
-    assert count_proven([found.stage] * len(x)) == sum(found.supported) == kept
+    assert (found.stage, sum(found.supported)) == (FEWER, kept)
     off = torch.cdist(x[torch.tensor(weights) > 0], found.inputs[list(found.supported)])
     assert float(off.amin(dim=1).max()) < 1e-3
     assert found.loss is not None
     assert found.loss.rest == len(weights) - kept
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-def test_several_records_of_one_direction_are_not_one_that_alone_counts(outputs):
-    false = 0
-    for seed in range(12):
-        torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(8, 4), nn.Identity(), nn.Linear(4, 2), nn.Linear(2, 3))
-        with torch.no_grad():  # every record has one direction
-            model[2].weight[1] = model[2].weight[0] if outputs == 1 else model[2].weight[1]
-        x = torch.rand(3, 8)
-        found = _attack(model, x, torch.zeros(3, dtype=torch.int64))
-        sure = [kept and proof_of(found.stage).value != "nothing" for kept in found.supported]
-        off = torch.cdist(found.inputs, x).amin(dim=1)
-        false += int(bool((off[sure] > 1e-2).any()))
-    assert false == 0
+def test_several_records_of_one_direction_are_not_proven_to_be_one():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 3))
+    x = torch.rand(1, 8) + torch.tensor([[0.0], [0.1]]) * torch.eye(8)[:1]
+    found = _attack(model, x, torch.zeros(2, dtype=torch.int64))
+    assert count_proven([found.stage] * 2) == 0
 
 
 class Backwards(nn.Module):
