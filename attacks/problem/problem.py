@@ -377,10 +377,10 @@ class OtherLoss:
         """The same in a sentence."""
         if self.rest:
             return (
-                f"the first layer's gradient has fewer directions than there are records, by "
-                f"{self.rest}: as many leave nothing there, as where their loss counts for nothing, or "
-                "records is too large, or several add up in one direction, and what was found is "
-                "a mean of theirs"
+                "the first layer's gradient has fewer directions than there are records, by "
+                f"{self.rest}: as many leave nothing there, as where their loss counts for "
+                "nothing, or records is too large, or several add up in one direction, and what "
+                "was found is a mean of theirs"
             )
         if self.signs:
             return (
