@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from ..problem.columns import Given
 from ..problem.labels import Fit, fitted, last_layer
 from ..problem.layers import tried_once
 from ..problem.observation import HOST, Observation, rounding_of, sent_gradients
@@ -60,6 +61,14 @@ RANK_ONE = "rank one"
 """The stage by the quotient of a first layer's weight and bias, which nothing else confirms."""
 FEWER = "fewer directions"
 """The stage by as many records as a first layer's gradient has directions: fewer than the batch."""
+ONE_OUTPUT = (
+    "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
+    "found nothing"
+)
+LOOKED_UP = (
+    "categories are looked up in tables, and what the first linear layer is fed does not tell them "
+    "and the numbers of several records apart, so no search was made"
+)
 _TOLD = 2.0  # times what rounding may leave
 _BY_ONE = 100.0  # the same where one number tells one record from two
 _FAR = 10.0  # times what one record leaves: two leave more
@@ -173,13 +182,21 @@ def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
     )
 
 
-def explained(problem: Problem, inputs: Tensor) -> Found | None:
-    """One record that is known otherwise, (1, *shape), where the gradient is its own."""
-    one = _accepted(problem, inputs, _label(problem, inputs))
+def told_by_tables(problem: Problem, given: Given, record: Tensor) -> tuple[Found | None, bool]:
+    """A record (1, F) whose categories tables tell, where the gradient is its own.
+
+    And whether another category explains it as well.
+    """
+    of = functools.partial(_accepted, problem)
+    one = of(record, _label(problem, record))
     if one is None:
-        return None
+        return None, False
+    if any(of(other, _label(problem, other)) is not None for other in given.others(record)):
+        return None, True
     pixels = problem.box.pixels(one.inputs.to(problem.box.span))
-    return Found(pixels=pixels, labels=one.labels, iterations=0, stage="exact", loss=one.loss)
+    return Found(
+        pixels=pixels, labels=one.labels, iterations=0, stage="exact", loss=one.loss
+    ), False
 
 
 def part_name(certified: int, searched: int) -> str:

@@ -31,7 +31,8 @@ from torch import Tensor, nn
 
 from ...privacy.errors import InputError, Progress
 from ...training.device.precision import full_precision
-from ..exact.stages import FIRST_LAYER, Unsolved, explained, solve_exactly
+from ..exact import stages
+from ..exact.stages import FIRST_LAYER, Unsolved, solve_exactly, told_by_tables
 from ..posterior import Candidates, Denoiser, Posterior, denoised, weigh
 from ..problem.columns import Behind, Columns, Given, behind, columns_of, scaled_of
 from ..problem.labels import (
@@ -270,7 +271,16 @@ def reconstruct(
             prior_image=None if prior_image is None else prior_image[given.numbers],
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        return replace(rebuilt, inputs=given.records(rebuilt.inputs))
+        problem = build_problem(
+            observation.to(device=HOST), model, preset=preset, shape=tuple(input_shape),
+            classes=classes, bounds=bounds, labels=rebuilt.labels, prior_image=None,
+        )  # fmt: skip
+        record = given.records(rebuilt.inputs)
+        found, alike = told_by_tables(problem, given, record)
+        return replace(
+            rebuilt, inputs=record, stage=rebuilt.stage if found else "optimisation",
+            supported=tuple(of and not alike for of in rebuilt.supported),
+        )  # fmt: skip
     front = columns if given is None and isinstance(columns, Columns) else None
     taken = None if front is None else behind(front, observation, model)
     if front is not None and taken is not None:
@@ -345,7 +355,9 @@ def reconstruct(
             done = _guided(problem, way, generator, dtype=observation.gradient.dtype)
         else:
             solved: Found | Unsolved | None
-            solved = None if given is None else explained(problem, given.record[None])
+            solved = None
+            if given is not None:
+                solved = told_by_tables(problem, given, given.record[None])[0]
             if solved is None and preset.exact:
                 solved = _exactly(problem, generator)
             if isinstance(solved, Found) and solved.rest is not None:
@@ -353,11 +365,11 @@ def reconstruct(
             elif isinstance(solved, Found):
                 found = solved
             elif columns is not None and given is None and not inner:
-                found, solved = _guessed(problem), Unsolved(reason=_LOOKED_UP)
+                found, solved = _guessed(problem), Unsolved(reason=stages.LOOKED_UP)
             else:
                 found = _by_search(problem, generator, progress=progress, kept=kept)
                 if found.stage == "prior":
-                    solved = Unsolved(reason=_ONE_OUTPUT)
+                    solved = Unsolved(reason=stages.ONE_OUTPUT)
             search = functools.partial(
                 _searched, generator=generator, exact=found.stage == FIRST_LAYER.name
             )
@@ -378,16 +390,6 @@ def reconstruct(
 
 _UNEXPLAINED = 1e-2
 """Distance at which another loss is tried."""
-
-_ONE_OUTPUT = (
-    "a network of one output has no cross-entropy of logits, so algebra alone was tried, and it "
-    "found nothing"
-)
-
-_LOOKED_UP = (
-    "categories are looked up in tables, and what the first linear layer is fed does not tell them "
-    "and the numbers of several records apart, so no search was made"
-)
 
 
 def _exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved | None:

@@ -63,7 +63,7 @@ class Lookups:
         if rows is None:
             return torch.ones(max(self.sizes[j], 1), dtype=torch.bool)
         name, first = self.tables[j] or ("", 0)
-        padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+        padding = self._padding(name, model)
         rows[[] if padding is None else padding] = True  # which has no gradient ever
         return rows[first : first + self.sizes[j]]
 
@@ -77,7 +77,7 @@ class Lookups:
 
     def given(self, observation: Observation, model: nn.Module) -> Given | None:
         """The network of one record's numbers, where its tables show one category a column."""
-        record = torch.zeros(len(self.sizes))
+        record, told = torch.zeros(len(self.sizes)), dict[int, tuple[int, int | None]]()
         for j, n in enumerate(self.sizes if observation.records == 1 else ()):
             rows, table = self._rows(j, observation, model), self.tables[j]
             if table is None:
@@ -86,8 +86,17 @@ class Lookups:
             if len(held) != 1:
                 return None
             record[j] = float(held[0, 0])
-        numbers = tuple(j for j, n in enumerate(self.sizes) if not n)
-        return Given(model, record, numbers) if observation.records == 1 else None
+            padding = self._padding(table[0], model)
+            hidden = padding is not None and 0 <= padding - table[1] < n
+            told[j] = n, (padding or 0) - table[1] if hidden else None
+        return Given(model, record, told) if observation.records == 1 else None
+
+    @staticmethod
+    def _padding(table: str, model: nn.Module) -> int | None:
+        found: int | None = getattr(
+            model.get_submodule(table.rpartition(".")[0]), "padding_idx", None
+        )
+        return found
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -261,12 +270,26 @@ class Given(nn.Module):
     Args:
         inner: the network of the record.
         record: (F,) with any numbers.
-        numbers: which columns are numbers.
+        told: for each other column how many categories it has, and which has no gradient, if any.
     """
 
-    def __init__(self, inner: nn.Module, record: Tensor, numbers: tuple[int, ...]) -> None:
+    def __init__(
+        self, inner: nn.Module, record: Tensor, told: dict[int, tuple[int, int | None]]
+    ) -> None:
         super().__init__()
-        self.inner, self.record, self.numbers = inner, record, list(numbers)
+        self.inner, self.record, self.told = inner, record, told
+        self.numbers = [j for j in range(len(record)) if j not in told]
+
+    def others(self, record: Tensor) -> list[Tensor]:
+        """Records (1, F) with another category in one column: that of no gradient, and a next one.
+
+        A row may have a gradient that the network takes by itself, or none where it is looked up.
+        """
+        found = []
+        for j, (count, padding) in self.told.items():
+            for other in {(int(record[0, j]) + 1) % count, padding} - {int(record[0, j]), None}:
+                found.append(record.index_fill(1, torch.tensor([j]), float(other or 0)))
+        return found
 
     def records(self, numbers: Tensor) -> Tensor:
         """(B, F) of (B, n)."""

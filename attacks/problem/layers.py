@@ -93,12 +93,12 @@ def _sort(module: nn.Module, calls: Mapping[nn.Module, int]) -> None:
 def first_linear(
     model: nn.Module, seen: Observation, input_shape: Sequence[int], *, held: bool = False
 ) -> str | None:
-    """Name of the first layer that is linear, biased and fed the raw input, and has a gradient.
+    """Name of a layer that is linear, biased and fed the raw input, and has a gradient.
 
-    Where `held`, every number of that layer's gradient is held; else the first is taken where none
-    has a gradient.
+    Of several the one of the most units, which show several records best; the first one where none
+    has a gradient. Where `held`, every number of that layer's gradient is held.
     """
-    first, gradients = None, unflatten(model, seen.gradient)
+    found, gradients = list[tuple[bool, int, str]](), unflatten(model, seen.gradient)
     for name, module in model.named_modules():
         own = dict(module.named_parameters(recurse=False))
         if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
@@ -108,10 +108,9 @@ def first_linear(
         if (held and not seen.holds(model, *names)) or names[0] not in gradients:
             continue
         if is_fed_raw(model, module, point, input_shape):
-            if bool(gradients[names[0]].any()):
-                return name
-            first = first or name
-    return first
+            moved = bool(gradients[names[0]].any())
+            found.append((moved, module.out_features * moved, name))
+    return max(found, key=lambda of: of[:2], default=(False, 0, None))[2]
 
 
 def is_fed_raw(
