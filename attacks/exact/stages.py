@@ -182,6 +182,16 @@ def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
     )
 
 
+def is_explained(problem: Problem, stage: str, inputs: Tensor, labels: Tensor) -> bool:
+    """Whether what a stage found behind a part of a network makes the gradient of all of it.
+
+    A whole batch of one step does; what is found by rank alone was compared with no gradient.
+    """
+    if proof_of(stage) is not Proof.RECORD or stage == RANK_ONE or problem.observation.is_noisy:
+        return True
+    return _accepted(problem, inputs, labels) is not None
+
+
 def told_by_tables(problem: Problem, given: Given, record: Tensor) -> tuple[Found | None, bool]:
     """A record (1, F) whose categories tables tell, where the gradient is its own.
 

@@ -82,6 +82,16 @@ _LEFT = 0.2
 """Share of the prior image's distance that a single image may leave without noise."""
 
 
+def guessed(problem: Problem) -> Found:
+    """The prior image, or a grey one, where nothing is searched for."""
+    prior, records = problem.prior_image, problem.observation.records
+    grey = problem.box.span.new_full(problem.shape, 0.5) if prior is None else prior
+    labels = torch.zeros(records, dtype=torch.int64, device=grey.device)
+    return Found(
+        pixels=grey.repeat(records, *[1] * grey.ndim), labels=labels, iterations=0, stage="prior"
+    )
+
+
 def fall_back(
     problem: Problem,
     found: Found,

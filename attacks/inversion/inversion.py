@@ -63,6 +63,7 @@ from .fallback import (
     best_of,
     distance_left,
     fall_back,
+    guessed,
     is_hopeless,
     rehearsed_share,
     says_more,
@@ -259,9 +260,16 @@ def reconstruct(
         )
     inner, point = isinstance(model, (Behind, Given)), observation.points[0, 0]
     odd = observation.drift is not None or any(isinstance(c, Tensor) for c in observation.coefs)
-    # Of one record the tables tell the categories, and else the first layer does.
     columns = None if inner or odd else columns_of(model, tuple(input_shape), point, bounds=bounds)
     given = None if columns is None else columns.given(observation, model)
+
+    def posed(labels: Tensor) -> Problem:
+        """The problem of the whole network, by which a part of it is checked."""
+        return build_problem(
+            observation.to(device=HOST), model, preset=preset, shape=tuple(input_shape),
+            classes=classes, bounds=bounds, labels=labels, prior_image=None,
+        )  # fmt: skip
+
     if given is not None and given.numbers:
         at = [of.expand(tuple(input_shape))[given.numbers] for of in bounds]
         rebuilt = reconstruct(
@@ -271,14 +279,10 @@ def reconstruct(
             prior_image=None if prior_image is None else prior_image[given.numbers],
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
-        problem = build_problem(
-            observation.to(device=HOST), model, preset=preset, shape=tuple(input_shape),
-            classes=classes, bounds=bounds, labels=rebuilt.labels, prior_image=None,
-        )  # fmt: skip
         record = given.records(rebuilt.inputs)
-        found, alike = told_by_tables(problem, given, record)
+        one, alike = told_by_tables(posed(rebuilt.labels), given, record)
         return replace(
-            rebuilt, inputs=record, stage=rebuilt.stage if found else "optimisation",
+            rebuilt, inputs=record, stage=rebuilt.stage if one else "optimisation",
             supported=tuple(of and not alike for of in rebuilt.supported),
         )  # fmt: skip
     front = columns if given is None and isinstance(columns, Columns) else None
@@ -293,7 +297,10 @@ def reconstruct(
             progress=progress, checkpoint=checkpoint, device=device,
         )  # fmt: skip
         records, right = front.read(rebuilt.inputs, observation, model)
-        sure = all(right) or not any(rebuilt.supported)
+        found, sure = (rebuilt.stage, records, rebuilt.labels), all(right)
+        if sure and (network.in_part or front.is_trained(observation, model)):
+            sure = stages.is_explained(posed(rebuilt.labels), *found)
+        sure |= not any(rebuilt.supported)
         return replace(
             rebuilt,
             inputs=records,
@@ -365,7 +372,7 @@ def reconstruct(
             elif isinstance(solved, Found):
                 found = solved
             elif columns is not None and given is None and not inner:
-                found, solved = _guessed(problem), Unsolved(reason=stages.LOOKED_UP)
+                found, solved = guessed(problem), Unsolved(reason=stages.LOOKED_UP)
             else:
                 found = _by_search(problem, generator, progress=progress, kept=kept)
                 if found.stage == "prior":
@@ -411,8 +418,9 @@ def _exactly(problem: Problem, generator: torch.Generator) -> Found | Unsolved |
     found = solve_exactly(posed, generator)
     if not isinstance(found, Found) or found.rest is not None:
         return solved
-    pixels = problem.box.pixels(front.records(posed.box.inputs(found.pixels)))
-    return replace(found, pixels=pixels)
+    inputs = front.records(posed.box.inputs(found.pixels))
+    told = not taken[1].in_part or stages.is_explained(problem, found.stage, inputs, found.labels)
+    return replace(found, pixels=problem.box.pixels(inputs)) if told else solved
 
 
 def _by_search(
@@ -433,7 +441,7 @@ def _by_search(
         named = None if kept is None else replace(kept, problem=name_of(free))
         return by_slopes(free, generator, progress=progress, checkpoint=named)
     if classes == 1:
-        return _guessed(problem)
+        return guessed(problem)
     held = steadied(problem)
     found = anchored(held, optimise(held, generator, progress=progress, checkpoint=kept))
     if free is None or bias is not None:
@@ -442,16 +450,6 @@ def _by_search(
         return found
     other = by_slopes(free, generator, progress=progress)
     return other if any(other.supported) else found
-
-
-def _guessed(problem: Problem) -> Found:
-    """The prior image, or a grey one, where nothing is searched for."""
-    prior, records = problem.prior_image, problem.observation.records
-    grey = problem.box.span.new_full(problem.shape, 0.5) if prior is None else prior
-    labels = torch.zeros(records, dtype=torch.int64, device=grey.device)
-    return Found(
-        pixels=grey.repeat(records, *[1] * grey.ndim), labels=labels, iterations=0, stage="prior"
-    )
 
 
 def _weighed(

@@ -75,6 +75,11 @@ class Lookups:
         rows = parts[table[0]].ne(0).any(dim=2).any(dim=0)
         return rows if bool(rows.any()) else None  # of a table that is not trained
 
+    def is_trained(self, observation: Observation, model: nn.Module) -> bool:
+        """Whether every table has a gradient, so that the whole of it is to be explained."""
+        looked = [j for j, n in enumerate(self.sizes) if n]
+        return all(self._rows(j, observation, model) is not None for j in looked)
+
     def given(self, observation: Observation, model: nn.Module) -> Given | None:
         """The network of one record's numbers, where its tables show one category a column."""
         record, told = torch.zeros(len(self.sizes)), dict[int, tuple[int, int | None]]()
@@ -227,8 +232,8 @@ def behind(
         # What the layer is fed hides a part of the gradient of what makes it.
         fed = network.fed_by(h).sum()
         made = torch.autograd.grad(fed, own, allow_unused=True) if fed.requires_grad else ()
-        kept = [of is not None for of in slopes]
-        kept = [of and by is None for of, by in itertools.zip_longest(kept, made)]
+        used = [of is not None for of in slopes]
+        kept = [of and by is None for of, by in itertools.zip_longest(used, made)]
         pairs = list(zip(model.named_parameters(), kept, strict=True))
         for p, of in zip(own, kept, strict=True):
             p.requires_grad_(of)
@@ -242,7 +247,7 @@ def behind(
             gradient=observation.gradient[:, chosen],
             points=observation.points[..., chosen],
             shown=None if shown is None else shown[chosen],
-        ), Behind(inner, front)
+        ), Behind(inner, front, in_part=kept != used)
     return None
 
 
@@ -303,11 +308,14 @@ class Given(nn.Module):
 
 
 class Behind(nn.Module):
-    """A network of what a layer of another is fed; what passes by that layer is read off it."""
+    """A network of what a layer of another is fed; what passes by that layer is read off it.
 
-    def __init__(self, inner: nn.Module, front: Columns | Scaled) -> None:
+    It is so `in_part` where parameters that it holds also make what the layer is fed.
+    """
+
+    def __init__(self, inner: nn.Module, front: Columns | Scaled, *, in_part: bool = False) -> None:
         super().__init__()
-        self.inner, self.front, self.fed = inner, front, list[Tensor]()
+        self.inner, self.front, self.fed, self.in_part = inner, front, list[Tensor](), in_part
         inner.get_submodule(front.layer).register_forward_pre_hook(self._feed)
 
     def _feed(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -105,7 +105,8 @@ def first_linear(
             continue
         names = [parameter_name(name, of) for of in ("weight", "bias")]
         point = seen.points[0, 0, : seen.gradient.shape[1]]
-        if (held and not seen.holds(model, *names)) or names[0] not in gradients:
+        tied = not gradients.keys() >= set(names)
+        if tied or (held and not seen.holds(model, *names)):
             continue
         if is_fed_raw(model, module, point, input_shape):
             moved = bool(gradients[names[0]].any())

@@ -316,3 +316,25 @@ def test_records_of_a_network_with_checkpointed_parts_are_read(again):
     records = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     found = _attack(nn.Sequential(nn.Flatten(), *layers), records, torch.tensor(1.0))
     assert count_proven([found.stage] * 3) == 3
+
+
+class Based(nn.Module):
+    """A row of the table is taken whatever the record is, and its own may have no gradient."""
+
+    def __init__(self, *, gated: bool) -> None:
+        super().__init__()
+        self.gated = gated
+        self.table = nn.Embedding(8, 6, padding_idx=None if gated else 0)
+        self.head = nn.Sequential(nn.Linear(9, 48), nn.ReLU(), nn.Linear(48, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        row = self.table(x[:, 0].long()) * (x[:, 1:2] if self.gated else 1)
+        return self.head(torch.cat([row + self.table.weight[5], x[:, 1:]], dim=1))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_a_row_that_is_always_taken_is_no_category_of_the_record(gated):
+    torch.manual_seed(0)
+    record = torch.tensor([[7.0, 0.0, 0.4, 0.9]]) if gated else torch.tensor([[0, 0.3, 0.4, 0.9]])
+    found = _attack(Based(gated=gated), record, torch.tensor([7.0, 1, 1, 1]))
+    assert count_proven([found.stage]) * sum(found.supported) == 0
