@@ -297,9 +297,9 @@ def reconstruct(
             progress=progress, checkpoint=checkpoint, device=device,
         )  # fmt: skip
         records, right = front.read(rebuilt.inputs, observation, model)
-        found, sure = (rebuilt.stage, records, rebuilt.labels), all(right)
+        by, sure = (rebuilt.stage, records, rebuilt.labels), all(right)
         if sure and (network.in_part or front.is_trained(observation, model)):
-            sure = stages.is_explained(posed(rebuilt.labels), *found)
+            sure = stages.is_explained(posed(rebuilt.labels), *by)
         sure |= not any(rebuilt.supported)
         return replace(
             rebuilt,

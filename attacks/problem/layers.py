@@ -47,7 +47,9 @@ def in_call_order(
     As it was, where it does so, or where trial records do not show the order.
     """
     gradient, points = observation.gradient, observation.points
-    if observation.drift is not None or points.shape[2] != gradient.shape[1]:
+    odd = observation.drift is not None or observation.task is not None
+    odd |= any(isinstance(of, Tensor) for of in observation.coefs)
+    if odd or points.shape[2] != gradient.shape[1]:
         return observation, model
     with suppress(Exception):  # it may not be copied, or take no such records
         twin, calls = copied(model), dict[nn.Module, int]()

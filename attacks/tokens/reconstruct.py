@@ -119,7 +119,7 @@ def reconstruct_tokens(
         )
     with torch.no_grad():
         outputs = model(torch.zeros(1, length, dtype=torch.int64))
-    if outputs.ndim > 2 and outputs.shape[-1] != table.vocabulary:  # a tag for each token
+    if outputs.ndim > 2 and outputs.shape[-1] < table.vocabulary:  # a tag for each token
         model, labels, classes = nn.Sequential(model, nn.Flatten()), None, outputs.numel()
         table = replace(table, parameter=table.parameter and f"0.{table.parameter}")
     _check(observation, table, labels=labels, public=public, length=length, classes=classes)
