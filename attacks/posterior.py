@@ -103,10 +103,6 @@ class Candidates:
         counts = self.numbers.unique(return_inverse=True, return_counts=True)
         return -counts[2][counts[1]].double().log()
 
-    def of_columns(self, columns: list[int]) -> Candidates:
-        """Some columns of records that are rows (N, F)."""
-        return replace(self, inputs=self.inputs[:, columns])
-
     def affordable(self, observation: Observation) -> Candidates:
         """The first of them, as many as are weighed in bounded time: at most 2,000."""
         each = max(observation.gradient.numel() * observation.points.shape[1], 1)

@@ -161,8 +161,8 @@ def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
     Others may leave nothing there, and several may have one direction: nothing is proven.
     """
     seen, prior = problem.observation, problem.prior_image
-    shown = least_records(seen, problem.model, problem.shape) if seen.mean_of is None else 0
-    if not 0 < shown < seen.records or seen.is_noisy:
+    shown = least_records(seen, problem.model, problem.shape)
+    if not 0 < shown < seen.records or seen.mean_of is not None:
         return None
     posed = replace(problem, observation=replace(seen, records=shown), labels=None)
     found, rest = solve_exactly(posed, generator), seen.records - shown
@@ -183,10 +183,8 @@ def _of_fewer(problem: Problem, generator: torch.Generator) -> Found | None:
 
 
 def is_explained(problem: Problem, stage: str, inputs: Tensor, labels: Tensor) -> bool:
-    """Whether what a stage found behind a part of a network makes the gradient of all of it.
-
-    A whole batch of one step does; what is found by rank alone was compared with no gradient.
-    """
+    """Whether what was found behind a part of a network makes the gradient of all of it."""
+    # What is found by rank alone was compared with no gradient.
     if proof_of(stage) is not Proof.RECORD or stage == RANK_ONE or problem.observation.is_noisy:
         return True
     return _accepted(problem, inputs, labels) is not None
@@ -197,16 +195,16 @@ def told_by_tables(problem: Problem, given: Given, record: Tensor) -> tuple[Foun
 
     And whether another category explains it as well.
     """
-    of = functools.partial(_accepted, problem)
-    one = of(record, _label(problem, record))
-    if one is None:
-        return None, False
-    if any(of(other, _label(problem, other)) is not None for other in given.others(record)):
-        return None, True
-    pixels = problem.box.pixels(one.inputs.to(problem.box.span))
-    return Found(
-        pixels=pixels, labels=one.labels, iterations=0, stage="exact", loss=one.loss
-    ), False
+
+    def of(x: Tensor) -> Certified | None:
+        return _accepted(problem, x, _label(problem, x))
+
+    every = [(j, float(at)) for j, several in given.others.items() for at in several]
+    others = (record.index_fill(1, torch.tensor([j]), at) for j, at in every)
+    if (one := of(record)) is None or any(of(other) is not None for other in others):
+        return None, one is not None
+    at, stage = problem.box.pixels(one.inputs), "exact"
+    return Found(pixels=at, labels=one.labels, iterations=0, stage=stage, loss=one.loss), False
 
 
 def part_name(certified: int, searched: int) -> str:

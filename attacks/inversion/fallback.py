@@ -87,9 +87,8 @@ def guessed(problem: Problem) -> Found:
     prior, records = problem.prior_image, problem.observation.records
     grey = problem.box.span.new_full(problem.shape, 0.5) if prior is None else prior
     labels = torch.zeros(records, dtype=torch.int64, device=grey.device)
-    return Found(
-        pixels=grey.repeat(records, *[1] * grey.ndim), labels=labels, iterations=0, stage="prior"
-    )
+    pixels = grey.repeat(records, *[1] * grey.ndim)
+    return Found(pixels=pixels, labels=labels, iterations=0, stage="prior")
 
 
 def fall_back(

@@ -271,12 +271,13 @@ def reconstruct(
         )  # fmt: skip
 
     if given is not None and given.numbers:
-        at = [of.expand(tuple(input_shape))[given.numbers] for of in bounds]
+        at, low = given.numbers, bounds[0].expand(tuple(input_shape))[given.numbers]
+        high = bounds[1].expand(tuple(input_shape))[at]
+        some = candidates and replace(candidates, inputs=candidates.inputs[:, at])
         rebuilt = reconstruct(
-            observation, given, preset=preset, input_shape=at[0].shape, classes=classes,
-            bounds=(at[0], at[1]), generator=generator, labels=labels, device=device,
-            candidates=candidates and candidates.of_columns(given.numbers),
-            prior_image=None if prior_image is None else prior_image[given.numbers],
+            observation, given, preset=preset, input_shape=low.shape, classes=classes,
+            bounds=(low, high), generator=generator, labels=labels, device=device,
+            candidates=some, prior_image=None if prior_image is None else prior_image[at],
             progress=progress, checkpoint=checkpoint,
         )  # fmt: skip
         record = given.records(rebuilt.inputs)
@@ -302,12 +303,10 @@ def reconstruct(
             sure = stages.is_explained(posed(rebuilt.labels), *by)
         sure |= not any(rebuilt.supported)
         return replace(
-            rebuilt,
-            inputs=records,
-            supported=tuple(a and b for a, b in zip(rebuilt.supported, right, strict=True)),
-            loss=rebuilt.loss if all(right) else None,
+            rebuilt, inputs=records, loss=rebuilt.loss if all(right) else None,
             stage=rebuilt.stage if sure else "optimisation",
-        )
+            supported=tuple(a and b for a, b in zip(rebuilt.supported, right, strict=True)),
+        )  # fmt: skip
     tokens = columns is None and len(input_shape) == 1 and not inner
     if tokens and token_table(model, input_shape) is not None:
         raise InputError(

@@ -62,18 +62,21 @@ class Lookups:
         rows = self._rows(j, observation, model)
         if rows is None:
             return torch.ones(max(self.sizes[j], 1), dtype=torch.bool)
-        name, first = self.tables[j] or ("", 0)
-        padding = self._padding(name, model)
-        rows[[] if padding is None else padding] = True  # which has no gradient ever
-        return rows[first : first + self.sizes[j]]
+        rows[list(self._hidden(j, model))] = True
+        return rows
 
     def _rows(self, j: int, observation: Observation, model: nn.Module) -> Tensor | None:
-        """Which rows of a column's table have a gradient; None where nothing tells."""
-        parts, table = unflatten(model, observation.gradient), self.tables[j]
-        if table is None or table[0] not in parts or observation.is_noisy:
-            return None
-        rows = parts[table[0]].ne(0).any(dim=2).any(dim=0)
-        return rows if bool(rows.any()) else None  # of a table that is not trained
+        """(n,) which categories have a gradient; None where nothing tells."""
+        parts, (name, first) = unflatten(model, observation.gradient), self.tables[j] or ("", 0)
+        if name not in parts or observation.is_noisy or not bool(parts[name].any()):
+            return None  # it may be of a table that is not trained
+        return parts[name].ne(0).any(dim=2).any(dim=0)[first : first + self.sizes[j]]
+
+    def _hidden(self, j: int, model: nn.Module) -> set[int]:
+        """The category of a column that has no gradient ever, if there is one."""
+        name, first = self.tables[j] or ("", 0)
+        padding = getattr(model.get_submodule(name.rpartition(".")[0]), "padding_idx", None)
+        return {at for at in range(self.sizes[j]) if first + at == padding}
 
     def is_trained(self, observation: Observation, model: nn.Module) -> bool:
         """Whether every table has a gradient, so that the whole of it is to be explained."""
@@ -82,26 +85,16 @@ class Lookups:
 
     def given(self, observation: Observation, model: nn.Module) -> Given | None:
         """The network of one record's numbers, where its tables show one category a column."""
-        record, told = torch.zeros(len(self.sizes)), dict[int, tuple[int, int | None]]()
-        for j, n in enumerate(self.sizes if observation.records == 1 else ()):
-            rows, table = self._rows(j, observation, model), self.tables[j]
-            if table is None:
-                continue
-            held = torch.zeros(0) if rows is None else rows[table[1] : table[1] + n].nonzero()
-            if len(held) != 1:
+        if observation.records != 1:
+            return None
+        record, others = torch.zeros(len(self.sizes)), dict[int, set[int]]()
+        for j, n in ((j, n) for j, n in enumerate(self.sizes) if n):
+            rows = self._rows(j, observation, model)
+            if rows is None or int(rows.sum()) != 1:
                 return None
-            record[j] = float(held[0, 0])
-            padding = self._padding(table[0], model)
-            hidden = padding is not None and 0 <= padding - table[1] < n
-            told[j] = n, (padding or 0) - table[1] if hidden else None
-        return Given(model, record, told) if observation.records == 1 else None
-
-    @staticmethod
-    def _padding(table: str, model: nn.Module) -> int | None:
-        found: int | None = getattr(
-            model.get_submodule(table.rpartition(".")[0]), "padding_idx", None
-        )
-        return found
+            at = int(rows.long().argmax())
+            record[j], others[j] = at, ({(at + 1) % n} | self._hidden(j, model)) - {at}
+        return Given(model, record, others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -275,26 +268,15 @@ class Given(nn.Module):
     Args:
         inner: the network of the record.
         record: (F,) with any numbers.
-        told: for each other column how many categories it has, and which has no gradient, if any.
+        others: for each category's column other categories to try: one that has no gradient ever,
+            and a next one. A row may have a gradient that the network takes by itself, or none
+            where it is looked up.
     """
 
-    def __init__(
-        self, inner: nn.Module, record: Tensor, told: dict[int, tuple[int, int | None]]
-    ) -> None:
+    def __init__(self, inner: nn.Module, record: Tensor, others: dict[int, set[int]]) -> None:
         super().__init__()
-        self.inner, self.record, self.told = inner, record, told
-        self.numbers = [j for j in range(len(record)) if j not in told]
-
-    def others(self, record: Tensor) -> list[Tensor]:
-        """Records (1, F) with another category in one column: that of no gradient, and a next one.
-
-        A row may have a gradient that the network takes by itself, or none where it is looked up.
-        """
-        found = []
-        for j, (count, padding) in self.told.items():
-            for other in {(int(record[0, j]) + 1) % count, padding} - {int(record[0, j]), None}:
-                found.append(record.index_fill(1, torch.tensor([j]), float(other or 0)))
-        return found
+        self.inner, self.record, self.others = inner, record, others
+        self.numbers = [j for j in range(len(record)) if j not in others]
 
     def records(self, numbers: Tensor) -> Tensor:
         """(B, F) of (B, n)."""

@@ -101,16 +101,13 @@ def first_linear(
     has a gradient. Where `held`, every number of that layer's gradient is held.
     """
     found, gradients = list[tuple[bool, int, str]](), unflatten(model, seen.gradient)
+    point = seen.points[0, 0, : seen.gradient.shape[1]]
     for name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False))
-        if not isinstance(module, nn.Linear) or not {"weight", "bias"} <= set(own):
-            continue
         names = [parameter_name(name, of) for of in ("weight", "bias")]
-        point = seen.points[0, 0, : seen.gradient.shape[1]]
-        tied = not gradients.keys() >= set(names)
-        if tied or (held and not seen.holds(model, *names)):
+        if not isinstance(module, nn.Linear) or not gradients.keys() >= set(names):
             continue
-        if is_fed_raw(model, module, point, input_shape):
+        seems = not held or seen.holds(model, *names)
+        if seems and is_fed_raw(model, module, point, input_shape):
             moved = bool(gradients[names[0]].any())
             found.append((moved, module.out_features * moved, name))
     return max(found, key=lambda of: of[:2], default=(False, 0, None))[2]

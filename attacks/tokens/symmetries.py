@@ -41,7 +41,7 @@ def symmetric(
     """
     tokens, found = batch.tokens, list[Tensor]()
     words = torch.tensor([v for v in range(table.vocabulary) if v != table.padding])
-    if explainer.follows or bool((tokens < 0).any()) or len(words) < 3:
+    if explainer.follows or bool((tokens < 0).any()) or len(words) < 2:
         return []
     ways = symmetries(explainer.at, words, tokens.shape[1], generator)
     if ways is None:
@@ -61,7 +61,7 @@ def symmetries(
 
     Args:
         outputs: (N, C) of texts (N, L).
-        words: tokens that texts hold, three or more.
+        words: tokens that texts hold, two or more.
         length: L.
         generator: of the tokens that are tried.
 
@@ -76,27 +76,29 @@ def symmetries(
     """
     edges, eye = torch.zeros(length, length, dtype=torch.int64), torch.eye(length).bool()
     for _ in range(_DRAWS):
-        a, b, c = words[torch.randperm(len(words), generator=generator)[:3]].tolist()
+        a, c, *more = words[torch.randperm(len(words), generator=generator)[:3]].tolist()
+        b = more[0] if more else a
         alone = torch.where(eye, a, c)
-        ends = _classes(outputs(alone))
-        edges = _classes(torch.stack([edges.flatten(), torch.diag(ends).flatten()], dim=1))
-        edges = edges.reshape(length, length)
+        edges = _finer(edges, torch.diag(_classes(outputs(alone))))
         if len(torch.diagonal(edges).unique()) == length:
             return []
         if length * (length - 1) > _TEXTS:
             return None
         both = alone[:, None].repeat(1, length, 1)
         both[:, range(length), range(length)] = torch.where(eye, a, b)
-        made = _classes(outputs(both.flatten(0, 1))).reshape(length, length)
-        edges = _classes(torch.stack([edges.flatten(), made.flatten()], dim=1))
-        edges = edges.reshape(length, length)
-    search, found = _Search(edges), list[Tensor]()
+        edges = _finer(edges, _classes(outputs(both.flatten(0, 1))))
+    search, found, own = _Search(edges), list[Tensor](), torch.diagonal(edges).repeat(2, 1)
     for one in range(length):
         for two in range(one + 1, length):
             if edges[one, one] == edges[two, two] and search.left > 0:
-                way = search.mapped(one, two)
+                way = search.mapped(own, one, two)
                 found += [] if way is None else [way]
-    return found
+    return found if search.left > 0 else None
+
+
+def _finer(edges: Tensor, by: Tensor) -> Tensor:
+    """Colours (L, L) that differ where these do, or as many others."""
+    return _classes(torch.stack([edges.flatten(), by.flatten()], dim=1)).reshape(edges.shape)
 
 
 def _classes(rows: Tensor) -> Tensor:
@@ -120,13 +122,11 @@ class _Search:
         self.edges, self.left = edges, _MOST
         self.pairs = _mixed(edges * _MIX + edges.T)
 
-    def mapped(self, one: int, two: int) -> Tensor | None:
-        """(L,) an automorphism that takes a place to another; None where none was found."""
-        start = torch.diagonal(self.edges).repeat(2, 1)
-        return self._from(start, one, two)
+    def mapped(self, colours: Tensor, one: int, two: int) -> Tensor | None:
+        """(L,) an automorphism that takes a place to another; None where none was found.
 
-    def _from(self, colours: Tensor, one: int, two: int) -> Tensor | None:
-        """The same of (2, L) colours of the places and of those that they go to."""
+        The colours (2, L) are of the places and of those that they go to.
+        """
         if self.left <= 0:
             return None
         self.left -= 1
@@ -154,7 +154,7 @@ class _Search:
         first = int((colours[0] == several).nonzero()[0, 0])
         options = (colours[1] == several).nonzero()[:, 0].tolist()
         for other in sorted(options, key=lambda place: place != first):
-            if (found := self._from(colours, first, other)) is not None:
+            if (found := self.mapped(colours, first, other)) is not None:
                 return found
         return None
 

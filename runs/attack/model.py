@@ -363,21 +363,16 @@ def _with_columns(posed: Posed, columns: Lookups) -> Posed:
         if n:
             low[j], high[j] = 0.0, float(max(n - 1, 1))
     looked = [str(j) for j, n in enumerate(columns.sizes) if n]
-    by_rows = columns.given(posed.observation, posed.model) is not None
-    by = "which row has a gradient" if by_rows else "what the first linear layer is fed"
-    said = (
-        f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in tables, so "
-        f"they are whole numbers from 0 (a fraction is dropped), and are found by {by}"
-    )
-    if not by_rows and not isinstance(columns, Columns):
+    given = columns.given(posed.observation, posed.model)
+    by = "what the first linear layer is fed" if given is None else "which row has a gradient"
+    said = f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in tables, "
+    if given is not None or isinstance(columns, Columns):
+        said += f"so they are whole numbers from 0 (a fraction is dropped), and are found by {by}"
+    else:
         held = (columns.possible(int(j), posed.observation, posed.model) for j in looked)
         rows = [", ".join(map(str, of.nonzero()[:_NAMED, 0].tolist())) for of in held]
-        each = [f"column {j}: {of}" for j, of in zip(looked, rows, strict=True)]
-        said = (
-            f"columns {', '.join(looked)} of {len(columns.sizes)} (from 0) are looked up in "
-            "tables, and records are not taken apart; the first categories that have a gradient "
-            f"are {'; '.join(each)}"
-        )
+        each = "; ".join(f"column {j}: {of}" for j, of in zip(looked, rows, strict=True))
+        said += f"and records are not taken apart; the first with a gradient are {each}"
     facts = replace(facts, low=tuple(low), high=tuple(high))
     return replace(posed, model=network, facts=facts, notes=[*posed.notes, said])
 

@@ -77,4 +77,5 @@ def test_the_symmetries_of_a_circle_are_found_and_no_others():
     assert ways is not None
     assert len(ways) == 28  # every place may go to every other one
     assert all(int((way - torch.arange(8)).remainder(8).unique().numel()) == 1 for way in ways)
+    assert len(symmetries(around, torch.arange(2), 8, draw) or []) == 28  # of two words, too
     assert symmetries(around, torch.arange(40), 200, draw) is None
